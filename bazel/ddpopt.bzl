@@ -1,0 +1,20 @@
+"""cc rules with the project's compiler options."""
+
+_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-g0"]
+
+def ddpopt_cc_library(name, copts = [], **kwargs):
+    native.cc_library(name = name, copts = _COPTS + copts, linkstatic = True, **kwargs)
+
+def ddpopt_cc_binary(name, copts = [], **kwargs):
+    native.cc_binary(name = name, copts = _COPTS + copts, **kwargs)
+
+def ddpopt_cc_test(name, copts = [], deps = [], size = "small", main = True, **kwargs):
+    """A googletest binary; `main = False` for tests that bring their own main."""
+    native.cc_test(
+        name = name,
+        copts = _COPTS + copts,
+        size = size,
+        linkstatic = True,
+        deps = deps + ["//third_party/googletest" + (":googletest_main" if main else "")],
+        **kwargs
+    )

@@ -1,0 +1,33 @@
+"""LibTorch as a repository: LIBTORCH_HOME if set, else the wheels, fetched once into the user's cache folder."""
+
+def _libtorch_impl(ctx):
+    script = ctx.path(Label("//third_party/libtorch:locate.sh"))
+    ctx.path(Label("//third_party/libtorch:wheels.txt"))
+    result = ctx.execute([script], timeout = 1800, quiet = False)
+    if result.return_code != 0:
+        fail("LibTorch is not available:\n" + result.stderr)
+    home = result.stdout.strip().split("\n")[-1]
+    ctx.symlink(home + "/include", "include")
+    ctx.file("BUILD", """
+cc_library(
+    name = "libtorch",
+    hdrs = glob(["include/**/*.h", "include/**/*.hpp"]),
+    includes = ["include", "include/torch/csrc/api/include"],
+    # The libraries find each other by their own relative paths, which Bazel's folder of links would break: hence the absolute path.
+    linkopts = [
+        "-L{home}/lib",
+        "-Wl,-rpath,{home}/lib",
+        "-Wl,-rpath-link,{home}/lib",
+        "-Wl,-rpath-link,{home}/../nvidia/cu13/lib",
+        "-ltorch_cpu",
+        "-lc10",
+    ],
+    visibility = ["//visibility:public"],
+)
+""".format(home = home))
+
+libtorch_repository = repository_rule(
+    implementation = _libtorch_impl,
+    environ = ["LIBTORCH_HOME", "XDG_CACHE_HOME", "HOME"],
+    local = True,
+)
