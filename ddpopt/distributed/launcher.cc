@@ -1,0 +1,587 @@
+#include "ddpopt/distributed/launcher.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/status.h"
+
+extern char** environ;
+
+namespace ddpopt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMaxRanks = 1024;
+constexpr size_t kMaxLine = size_t{64} << 10;  // a longer line is written in pieces
+constexpr std::array<int, 4> kEndingSignals = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd() { Close(); }
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+absl::Status Errno(absl::string_view what) { return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno))); }
+
+absl::Status MakePipe(Fd& read_end, Fd& write_end) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return Errno("pipe");
+  read_end = Fd(ends[0]);
+  write_end = Fd(ends[1]);
+  return absl::OkStatus();
+}
+
+// Signals to the launcher come as bytes through a pipe. SIGCHLD only wakes the loop up.
+int signal_pipe = -1;
+
+void OnSignal(int signal) {
+  const int saved = errno;
+  const unsigned char byte = static_cast<unsigned char>(signal);
+  [[maybe_unused]] const ssize_t written = write(signal_pipe, &byte, 1);
+  errno = saved;
+}
+
+class SignalScope {
+ public:
+  absl::Status Begin() {
+    DDPOPT_RETURN_IF_ERROR(MakePipe(read_, write_));
+    fcntl(read_.get(), F_SETFL, O_NONBLOCK);
+    fcntl(write_.get(), F_SETFL, O_NONBLOCK);
+    signal_pipe = write_.get();
+    for (int signal : kEndingSignals) Install(signal, OnSignal);
+    Install(SIGCHLD, OnSignal);
+    Install(SIGPIPE, SIG_IGN);
+    return absl::OkStatus();
+  }
+  ~SignalScope() {
+    for (const auto& [signal, action] : saved_) sigaction(signal, &action, nullptr);
+    signal_pipe = -1;
+  }
+  int fd() const { return read_.get(); }
+
+  // The first ending signal that came since the last call, or 0.
+  int Take() {
+    int found = 0;
+    unsigned char byte = 0;
+    while (read(read_.get(), &byte, 1) == 1) {
+      if (byte != SIGCHLD && found == 0) found = byte;
+    }
+    return found;
+  }
+
+ private:
+  void Install(int signal, void (*handler)(int)) {
+    struct sigaction old = {};
+    sigaction(signal, nullptr, &old);
+    // What the caller ignores (nohup) stays ignored; SIGCHLD must not be, or there would be nothing to wait for.
+    if (old.sa_handler == SIG_IGN && signal != SIGCHLD) return;
+    saved_.emplace(signal, old);
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, nullptr);
+  }
+
+  Fd read_;
+  Fd write_;
+  std::map<int, struct sigaction> saved_;
+};
+
+// A port that stays ours until the run ends: bound, not listening, and with SO_REUSEADDR, so that rank 0 can listen on it while the kernel
+// hands it to nobody else.
+absl::StatusOr<int> ReservePort(Fd& holder) {
+  holder = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!holder.open()) return Errno("socket");
+  const int one = 1;
+  setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  if (bind(holder.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      getsockname(holder.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return Errno("finding a free port");
+  }
+  return ntohs(address.sin_port);
+}
+
+absl::StatusOr<std::string> ResolveProgram(const std::string& program) {
+  if (program.empty()) return absl::InvalidArgumentError("the program's name is empty");
+  std::vector<std::string> candidates;
+  if (program.find('/') != std::string::npos) {
+    candidates.push_back(program);
+  } else {
+    const char* path = std::getenv("PATH");
+    for (absl::string_view folder : absl::StrSplit(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path, ':')) {
+      candidates.push_back(absl::StrCat(folder.empty() ? "." : folder, "/", program));
+    }
+  }
+  bool denied = false;
+  for (const std::string& candidate : candidates) {
+    struct stat info = {};
+    if (stat(candidate.c_str(), &info) != 0) {
+      denied = denied || errno == EACCES;
+      continue;
+    }
+    if (S_ISREG(info.st_mode) && access(candidate.c_str(), X_OK) == 0) return candidate;
+    denied = true;
+  }
+  if (denied) return absl::PermissionDeniedError(absl::StrCat("program '", program, "' is no file that can be executed"));
+  if (program.find('/') != std::string::npos) return absl::NotFoundError(absl::StrCat("program '", program, "' does not exist"));
+  return absl::NotFoundError(absl::StrCat("program '", program, "' is not in PATH", access(program.c_str(), X_OK) == 0
+                                                                                       ? absl::StrCat("; did you mean './", program, "'?")
+                                                                                       : ""));
+}
+
+std::string SignalText(int signal) { return absl::StrCat("signal ", signal, " (", strsignal(signal), ")"); }
+
+struct Stream {
+  Fd fd;
+  int target = 1;
+  std::string prefix;
+  std::string pending;
+};
+
+struct Rank {
+  int rank = 0;
+  pid_t pid = -1;
+  bool running = false;
+  RankOutcome outcome;
+};
+
+class Run {
+ public:
+  Run(const LaunchOptions& options, std::vector<std::string> argv, std::string program)
+      : options_(options), argv_(std::move(argv)), program_(std::move(program)) {}
+
+  // Nothing of the ranks outlives this object, whatever happens.
+  ~Run() { KillAndReap(); }
+
+  absl::StatusOr<LaunchResult> Execute() {
+    begin_ = Clock::now();
+    DDPOPT_RETURN_IF_ERROR(signals_.Begin());
+    DDPOPT_ASSIGN_OR_RETURN(port_, ReservePort(port_holder_));
+    ranks_.resize(options_.nproc_per_node);
+    for (int r = 0; r < options_.nproc_per_node; ++r) {
+      ranks_[r].rank = r;
+      DDPOPT_RETURN_IF_ERROR(Start(ranks_[r]));
+    }
+    while (AnyRunning()) {
+      Poll(NextWait());
+      if (const int signal = signals_.Take(); signal != 0) OnEndingSignal(signal);
+      CheckRanks();
+      CheckClocks();
+    }
+    KillAndReap();
+    // What the ranks wrote last. A process that left its group may hold a pipe open: don't wait for it.
+    const Clock::time_point drain_end = Clock::now() + std::chrono::milliseconds(500);
+    while (AnyStreamOpen() && Clock::now() < drain_end) Poll(50);
+    for (Stream& stream : streams_) FinishStream(stream);
+
+    LaunchResult result;
+    result.exit_status = exit_status_;
+    result.failed_rank = failed_rank_;
+    result.reason = reason_;
+    result.seconds = Since(begin_);
+    for (const Rank& rank : ranks_) result.ranks.push_back(rank.outcome);
+    return result;
+  }
+
+ private:
+  static double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+  std::vector<std::string> Environment(int rank) const {
+    std::map<std::string, std::string> variables;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::pair<std::string, std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+      variables[parts.first] = parts.second;
+    }
+    for (const std::string& name : options_.unset) variables.erase(name);
+    variables.emplace("OMP_NUM_THREADS", "1");
+    variables["MASTER_ADDR"] = "127.0.0.1";
+    variables["MASTER_PORT"] = absl::StrCat(port_);
+    variables["RANK"] = variables["LOCAL_RANK"] = absl::StrCat(rank);
+    variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options_.nproc_per_node);
+    for (const auto& [name, value] : options_.environment) variables[name] = value;
+    if (options_.rank_environment) {
+      for (const auto& [name, value] : options_.rank_environment(rank)) variables[name] = value;
+    }
+    std::vector<std::string> entries;
+    for (const auto& [name, value] : variables) entries.push_back(absl::StrCat(name, "=", value));
+    return entries;
+  }
+
+  absl::Status Start(Rank& rank) {
+    const bool plain = options_.rank0_plain && rank.rank == 0;
+    Fd out_read, out_write, err_read, err_write, failure_read, failure_write;
+    DDPOPT_RETURN_IF_ERROR(MakePipe(failure_read, failure_write));
+    if (!plain) {
+      DDPOPT_RETURN_IF_ERROR(MakePipe(out_read, out_write));
+      DDPOPT_RETURN_IF_ERROR(MakePipe(err_read, err_write));
+    }
+    const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!null.open()) return Errno("opening /dev/null");
+
+    const std::vector<std::string> environment = Environment(rank.rank);
+    std::vector<char*> argv, envp;
+    for (const std::string& argument : argv_) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    const int out = plain ? options_.stdout_fd : out_write.get();
+    const int err = plain ? options_.stderr_fd : err_write.get();
+    const pid_t launcher = getpid();
+
+    const pid_t pid = fork();
+    if (pid < 0) return Errno("fork");
+    if (pid == 0) {
+      // Only async-signal-safe calls from here on.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != launcher) _exit(127);
+      for (int signal : kEndingSignals) RestoreDefault(signal);
+      RestoreDefault(SIGCHLD);
+      struct sigaction action = {};
+      action.sa_handler = SIG_DFL;
+      sigaction(SIGPIPE, &action, nullptr);
+      if (plain) {  // a background process group that may write to the terminal
+        action.sa_handler = SIG_IGN;
+        sigaction(SIGTTOU, &action, nullptr);
+      }
+      sigset_t none;
+      sigemptyset(&none);
+      sigprocmask(SIG_SETMASK, &none, nullptr);
+      // First out of the way of 0, 1 and 2, should the caller have closed some of these.
+      const int safe_out = fcntl(out, F_DUPFD_CLOEXEC, 3);
+      const int safe_err = fcntl(err, F_DUPFD_CLOEXEC, 3);
+      const int safe_null = fcntl(null.get(), F_DUPFD_CLOEXEC, 3);
+      if (safe_out >= 0 && safe_err >= 0 && safe_null >= 0 && dup2(safe_null, 0) >= 0 && dup2(safe_out, 1) >= 0 && dup2(safe_err, 2) >= 0) {
+        execve(program_.c_str(), argv.data(), envp.data());
+      }
+      const int error = errno;
+      [[maybe_unused]] const ssize_t written = write(failure_write.get(), &error, sizeof(error));
+      _exit(127);
+    }
+    setpgid(pid, pid);  // in both, so that neither has to wait for the other
+    rank.pid = pid;
+    rank.running = true;
+    failure_write.Close();
+    int error = 0;
+    ssize_t got;
+    do {
+      got = read(failure_read.get(), &error, sizeof(error));
+    } while (got < 0 && errno == EINTR);
+    if (got == sizeof(error)) {
+      return absl::InternalError(absl::StrCat("can't run '", program_, "': ", std::strerror(error)));
+    }
+    if (!plain) {
+      const std::string prefix = absl::StrCat("[rank ", rank.rank, "] ");
+      AddStream(std::move(out_read), options_.rank0_plain ? options_.stderr_fd : options_.stdout_fd, prefix);
+      AddStream(std::move(err_read), options_.stderr_fd, prefix);
+    }
+    return absl::OkStatus();
+  }
+
+  // A handler is reset by exec; this is for the time before it. What is ignored stays ignored.
+  static void RestoreDefault(int signal) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) return;
+    action = {};
+    action.sa_handler = SIG_DFL;
+    sigaction(signal, &action, nullptr);
+  }
+
+  void AddStream(Fd fd, int target, std::string prefix) {
+    fcntl(fd.get(), F_SETFL, O_NONBLOCK);
+    streams_.push_back({std::move(fd), target, std::move(prefix), ""});
+  }
+
+  void Write(int target, absl::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = write(target, text.data(), text.size());
+      if (written >= 0) {
+        text.remove_prefix(written);
+      } else if (errno == EAGAIN) {
+        pollfd wait = {target, POLLOUT, 0};
+        poll(&wait, 1, 100);
+      } else if (errno != EINTR) {
+        if (errno == EPIPE && target == options_.stdout_fd) {
+          Fail(128 + SIGPIPE, -1, "standard output was closed");
+        }
+        return;
+      }
+    }
+  }
+
+  void Say(absl::string_view text) { Write(options_.stderr_fd, absl::StrCat("launcher: ", text, "\n")); }
+
+  void Emit(Stream& stream, bool all) {
+    std::string text;
+    size_t begin = 0;
+    while (begin < stream.pending.size()) {
+      size_t end = stream.pending.find('\n', begin);
+      if (end == std::string::npos) {
+        if (!all && stream.pending.size() - begin < kMaxLine) break;
+        end = stream.pending.size();
+      }
+      absl::StrAppend(&text, stream.prefix, absl::string_view(stream.pending).substr(begin, end - begin), "\n");
+      begin = std::min(end + 1, stream.pending.size());
+    }
+    stream.pending.erase(0, begin);
+    Write(stream.target, text);
+  }
+
+  void FinishStream(Stream& stream) {
+    stream.fd.Close();
+    Emit(stream, /*all=*/true);
+  }
+
+  void Drain(Stream& stream) {
+    std::array<char, 16384> buffer;
+    for (int reads = 0; reads < 16; ++reads) {  // then another stream's turn
+      const ssize_t got = read(stream.fd.get(), buffer.data(), buffer.size());
+      if (got > 0) {
+        stream.pending.append(buffer.data(), got);
+        Emit(stream, /*all=*/false);
+      } else if (got == 0) {
+        FinishStream(stream);
+        return;
+      } else if (errno != EINTR) {
+        if (errno != EAGAIN) FinishStream(stream);
+        return;
+      }
+    }
+  }
+
+  void Poll(int milliseconds) {
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    std::vector<Stream*> open;
+    for (Stream& stream : streams_) {
+      if (!stream.fd.open()) continue;
+      fds.push_back({stream.fd.get(), POLLIN, 0});
+      open.push_back(&stream);
+    }
+    if (poll(fds.data(), fds.size(), milliseconds) <= 0) return;
+    for (size_t i = 0; i < open.size(); ++i) {
+      if (fds[i + 1].revents != 0) Drain(*open[i]);
+    }
+  }
+
+  // SIGCHLD wakes the loop; the interval is for a caller that has it blocked.
+  int NextWait() const {
+    double wait = 0.5;
+    const double now = Since(begin_);
+    if (options_.timeout_seconds > 0) wait = std::min(wait, options_.timeout_seconds - now);
+    if (term_at_) wait = std::min(wait, *term_at_ - now);
+    if (kill_at_) wait = std::min(wait, *kill_at_ - now);
+    return std::max(0, static_cast<int>(std::ceil(wait * 1000)));
+  }
+
+  bool AnyRunning() const {
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.running; });
+  }
+  bool AnyStreamOpen() const {
+    return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.fd.open(); });
+  }
+
+  void OnEndingSignal(int signal) {
+    if (interrupted_) {  // asked twice: no more grace
+      kill_at_ = Since(begin_);
+      return;
+    }
+    interrupted_ = true;
+    Fail(128 + signal, -1, absl::StrCat("the launcher got ", SignalText(signal)));
+    term_at_ = Since(begin_);
+  }
+
+  // A rank that ended stays a zombie until everything is over: so its process id, which names its process group, is nobody else's.
+  void CheckRanks() {
+    for (Rank& rank : ranks_) {
+      if (!rank.running) continue;
+      siginfo_t info = {};
+      if (waitid(P_PID, rank.pid, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) continue;
+      if (info.si_code == CLD_STOPPED || info.si_code == CLD_TRAPPED) {
+        waitid(P_PID, rank.pid, &info, WSTOPPED | WNOHANG);
+        if (ending_) continue;
+        rank.outcome.stopped = true;
+        rank.outcome.signal = info.si_status;
+        Fail(128 + info.si_status, rank.rank, absl::StrCat("was stopped by ", SignalText(info.si_status)));
+        term_at_ = Since(begin_);
+        continue;
+      }
+      rank.running = false;
+      RankOutcome& outcome = rank.outcome;
+      outcome.ended_by_launcher = ending_;
+      if (info.si_code == CLD_EXITED) {
+        outcome.exit_status = info.si_status;
+        outcome.text = absl::StrCat("exited with status ", info.si_status);
+      } else {
+        outcome.exit_status = 128 + info.si_status;
+        if (!outcome.stopped) outcome.signal = info.si_status;
+        outcome.text = absl::StrCat("was killed by ", SignalText(info.si_status));
+      }
+      if (outcome.stopped) outcome.text = absl::StrCat("was stopped by ", SignalText(outcome.signal));
+      if (outcome.exit_status != 0 && !ending_) Fail(outcome.exit_status, rank.rank, outcome.text);
+    }
+  }
+
+  // Remembers the first failure; tells of every one.
+  void Fail(int status, int rank, const std::string& what) {
+    const bool first = exit_status_ == 0;
+    const std::string text = rank < 0 ? what : absl::StrCat("rank ", rank, " (pid ", ranks_[rank].pid, ") ", what);
+    if (first) {
+      exit_status_ = status;
+      failed_rank_ = rank;
+      reason_ = rank < 0 ? what : absl::StrCat("rank ", rank, " ", what);
+      term_at_ = Since(begin_) + options_.linger_seconds;
+    }
+    const bool others = std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.running; });
+    Say(absl::StrCat(text, first && others && options_.linger_seconds == 0 ? "; ending the other ranks" : ""));
+  }
+
+  void CheckClocks() {
+    const double now = Since(begin_);
+    if (options_.timeout_seconds > 0 && now >= options_.timeout_seconds && !timed_out_) {
+      timed_out_ = true;
+      std::string running;
+      for (const Rank& rank : ranks_) {
+        if (rank.running) absl::StrAppend(&running, running.empty() ? "" : ", ", rank.rank);
+      }
+      if (!running.empty()) {
+        Fail(kTimeoutStatus, -1, absl::StrCat("the time limit of ", options_.timeout_seconds, " s is over; still running: rank ", running));
+        term_at_ = now;
+      }
+    }
+    if (term_at_ && now >= *term_at_ && !ending_) {
+      ending_ = true;
+      SignalGroups(SIGTERM);
+      SignalGroups(SIGCONT);  // a stopped process acts on SIGTERM only when it goes on
+      if (!kill_at_) kill_at_ = now + options_.grace_seconds;
+    }
+    if (kill_at_ && now >= *kill_at_ && ending_) {
+      SignalGroups(SIGKILL);
+      kill_at_ = now + 1;  // again, should a process have been forked meanwhile
+    }
+  }
+
+  void SignalGroups(int signal) {
+    for (const Rank& rank : ranks_) {
+      if (rank.pid > 0) kill(-rank.pid, signal);
+    }
+  }
+
+  void KillAndReap() {
+    SignalGroups(SIGKILL);
+    for (Rank& rank : ranks_) {
+      if (rank.pid <= 0) continue;
+      while (waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
+      rank.pid = -1;
+      rank.running = false;
+    }
+  }
+
+  const LaunchOptions& options_;
+  const std::vector<std::string> argv_;
+  const std::string program_;
+  SignalScope signals_;
+  Fd port_holder_;
+  int port_ = 0;
+  Clock::time_point begin_;
+  std::vector<Rank> ranks_;
+  std::vector<Stream> streams_;
+
+  int exit_status_ = 0;
+  int failed_rank_ = -1;
+  std::string reason_;
+  bool ending_ = false;       // SIGTERM was sent
+  bool interrupted_ = false;  // the launcher got a signal
+  bool timed_out_ = false;
+  absl::optional<double> term_at_;  // seconds since begin_
+  absl::optional<double> kill_at_;
+};
+
+}  // namespace
+
+absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& argv, const LaunchOptions& options) {
+  if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nproc_per_node must be between 1 and ", kMaxRanks, ", got ", options.nproc_per_node));
+  }
+  for (const auto& [name, seconds] : {std::pair<const char*, double>{"timeout", options.timeout_seconds},
+                                      {"grace period", options.grace_seconds},
+                                      {"linger time", options.linger_seconds}}) {
+    if (!std::isfinite(seconds) || seconds < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("the ", name, " must be a number of seconds, 0 or more, got ", seconds));
+    }
+  }
+  if (argv.empty()) return absl::InvalidArgumentError("no program to launch");
+  DDPOPT_ASSIGN_OR_RETURN(const std::string program, ResolveProgram(argv[0]));
+  return Run(options, argv, program).Execute();
+}
+
+absl::optional<int> MaybeLaunchSelf(int argc, char** argv, int nproc) {
+  if (std::getenv("RANK") != nullptr) return absl::nullopt;
+  std::vector<std::string> arguments(argv, argv + argc);
+  std::array<char, 4096> self;
+  const ssize_t length = readlink("/proc/self/exe", self.data(), self.size());
+  absl::StatusOr<LaunchResult> result = absl::InternalError("can't read /proc/self/exe");
+  if (length > 0 && static_cast<size_t>(length) < self.size()) {
+    arguments[0] = std::string(self.data(), length);
+    LaunchOptions options;
+    options.nproc_per_node = nproc;
+    options.rank0_plain = true;
+    result = Launch(arguments, options);
+  }
+  if (result.ok()) return result->exit_status;
+  const std::string message = absl::StrCat("launcher: ", result.status().message(), "\n");
+  [[maybe_unused]] const ssize_t written = write(2, message.data(), message.size());
+  return result.status().code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace ddpopt

@@ -1,0 +1,55 @@
+#ifndef DDPOPT_DISTRIBUTED_PROCESS_GROUP_H_
+#define DDPOPT_DISTRIBUTED_PROCESS_GROUP_H_
+
+// Process groups from torchrun's environment, without Python.
+//
+//   absl::StatusOr<ProcessGroup> pg = InitProcessGroup();    // MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK
+//   pg->AllReduceSum(tensor);
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+
+namespace ddpopt {
+
+struct InitOptions {
+  std::string backend = "gloo";  // the only one so far; others are refused by name
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of start-up and of every collective
+};
+
+// A handle, cheap to copy; thread-safe for collectives as c10d is (one at a time).
+class ProcessGroup {
+ public:
+  int rank() const;
+  int world_size() const;
+  int local_rank() const;
+  const InitOptions& options() const;
+
+  // Blocking collectives on CPU tensors, in place. Errors name the operation and the rank.
+  absl::Status Broadcast(at::Tensor& tensor, int root) const;
+  absl::Status AllReduceSum(at::Tensor& tensor) const;
+  absl::Status Barrier() const;
+  // One text per rank, in rank order, on every rank (any lengths). `what` names the exchange in errors.
+  absl::StatusOr<std::vector<std::string>> AllGatherText(const std::string& what, const std::string& mine) const;
+
+  // What c10d::Reducer takes. Defined in process_group_c10d.h, which includes c10d's headers.
+  struct Impl;
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+  explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size), DeadlineExceeded/Unavailable naming the master address.
+absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options = {});
+
+}  // namespace ddpopt
+
+#endif  // DDPOPT_DISTRIBUTED_PROCESS_GROUP_H_

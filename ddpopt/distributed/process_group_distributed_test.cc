@@ -1,0 +1,143 @@
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/arange.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/full.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "ddpopt/distributed/process_group_c10d.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testing/distributed_test.h"
+#include "testing/matchers.h"
+
+namespace ddpopt {
+namespace {
+
+using ::ddpopt::testing::IsOkAndHolds;
+using ::ddpopt::testing::StatusIs;
+using ::ddpopt::testing::TensorEq;
+using ::ddpopt::testing::TestProcessGroup;
+using ::testing::AllOf;
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+
+TEST(ProcessGroup, KnowsItsRank) {
+  const ProcessGroup& group = TestProcessGroup();
+  EXPECT_EQ(absl::StrCat(group.rank()), std::getenv("RANK"));
+  EXPECT_EQ(absl::StrCat(group.world_size()), std::getenv("WORLD_SIZE"));
+  EXPECT_EQ(absl::StrCat(group.local_rank()), std::getenv("LOCAL_RANK"));
+}
+
+TEST(ProcessGroup, BroadcastFromEveryRoot) {
+  const ProcessGroup& group = TestProcessGroup();
+  for (int root = 0; root < group.world_size(); ++root) {
+    at::Tensor t = at::full({2, 3}, group.rank());
+    DDPOPT_ASSERT_OK(group.Broadcast(t, root));
+    EXPECT_THAT(t, TensorEq(at::full({2, 3}, root)));
+  }
+}
+
+TEST(ProcessGroup, AllReduceSums) {
+  const ProcessGroup& group = TestProcessGroup();
+  const int n = group.world_size();
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong}) {
+    at::Tensor t = at::full({5}, group.rank() + 1, at::TensorOptions().dtype(dtype));
+    DDPOPT_ASSERT_OK(group.AllReduceSum(t));
+    EXPECT_THAT(t, TensorEq(at::full({5}, n * (n + 1) / 2, at::TensorOptions().dtype(dtype))));
+  }
+}
+
+TEST(ProcessGroup, CollectivesWorkOnParameters) {
+  const ProcessGroup& group = TestProcessGroup();
+  at::Tensor t = at::full({4}, group.rank() + 1.0).set_requires_grad(true);
+  DDPOPT_ASSERT_OK(group.Broadcast(t, 0));
+  EXPECT_THAT(t.detach(), TensorEq(at::full({4}, 1.0)));
+}
+
+TEST(ProcessGroup, BadTensorsAreRefused) {
+  const ProcessGroup& group = TestProcessGroup();
+  at::Tensor undefined;
+  EXPECT_THAT(group.AllReduceSum(undefined), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("undefined")));
+  at::Tensor meta = at::empty({2}, at::TensorOptions().device(at::kMeta));
+  EXPECT_THAT(group.AllReduceSum(meta), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 AllOf(HasSubstr("AllReduceSum on rank"), HasSubstr("got one on meta"))));
+  at::Tensor strided = at::full({4, 4}, 1.0).select(1, 0);
+  EXPECT_THAT(group.Broadcast(strided, 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dense")));
+  at::Tensor t = at::full({4}, 1.0);
+  EXPECT_THAT(group.Broadcast(t, group.world_size()), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no rank of a group")));
+}
+
+TEST(ProcessGroup, AllGatherTextOfAnyLength) {
+  const ProcessGroup& group = TestProcessGroup();
+  for (const size_t length : {size_t{0}, size_t{1}, size_t{5000}, size_t{9} << 20}) {
+    std::vector<std::string> expected;
+    for (int r = 0; r < group.world_size(); ++r) expected.push_back(std::string(r * length, static_cast<char>('a' + r)));
+    const auto texts = group.AllGatherText("texts", expected[group.rank()]);
+    DDPOPT_ASSERT_OK(texts);
+    EXPECT_TRUE(*texts == expected) << "length " << length;
+  }
+  std::vector<std::string> binary(group.world_size(), std::string("\0\n 1\xff", 5));
+  EXPECT_THAT(group.AllGatherText("bytes", binary[0]), IsOkAndHolds(ElementsAreArray(binary)));
+}
+
+TEST(ProcessGroup, ManyExchangesLeaveNothingInTheStore) {
+  const ProcessGroup& group = TestProcessGroup();
+  DDPOPT_ASSERT_OK(group.Barrier());
+  const int64_t before = group.rank() == 0 ? group.impl()->store->getNumKeys() : 0;
+  for (int i = 0; i < 20; ++i) DDPOPT_ASSERT_OK(group.AllGatherText("many", absl::StrCat(i)));
+  if (group.rank() == 0) {
+    EXPECT_LE(group.impl()->store->getNumKeys(), before);  // the store counts a key of its own, for a while
+  }
+  DDPOPT_ASSERT_OK(group.Barrier());
+}
+
+TEST(ProcessGroup, TheC10dGroupIsUsable) {
+  const ProcessGroup& group = TestProcessGroup();
+  c10d::ProcessGroup& c10d_group = *group.impl()->group;
+  EXPECT_EQ(c10d_group.getRank(), group.rank());
+  EXPECT_EQ(c10d_group.getSize(), group.world_size());
+  EXPECT_EQ(c10d_group.getBackendName(), "gloo");
+  std::vector<at::Tensor> tensors = {at::full({3}, 1.0)};
+  c10d_group.allreduce(tensors)->wait();
+  EXPECT_THAT(tensors[0], TensorEq(at::full({3}, static_cast<double>(group.world_size()))));
+}
+
+// A group of its own, since this one breaks: nobody but rank 0 takes part.
+TEST(ProcessGroup, AnAbsentRankIsNamedInTime) {
+  const ProcessGroup& group = TestProcessGroup();
+  if (group.rank() == 0) {
+    auto impl = std::make_shared<ProcessGroup::Impl>();
+    impl->options.timeout = std::chrono::milliseconds(300);
+    impl->rank = group.rank();
+    impl->world_size = group.world_size();
+    impl->text_store = group.impl()->text_store;
+    impl->text_exchanges = 1000000;
+    EXPECT_THAT(ProcessGroup(impl).AllGatherText("hashes", "1"),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("exchanging hashes on rank 0 of ")));
+    EXPECT_THAT(ProcessGroup(impl).AllGatherText("hashes", "1"),
+                StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("for rank 1, which has not come")));
+  }
+  DDPOPT_ASSERT_OK(group.Barrier());
+}
+
+TEST(ProcessGroup, ExchangesOutOfStepAreNamed) {
+  const ProcessGroup& group = TestProcessGroup();
+  auto impl = std::make_shared<ProcessGroup::Impl>();
+  impl->options.timeout = std::chrono::milliseconds(5000);
+  impl->rank = group.rank();
+  impl->world_size = group.world_size();
+  impl->text_store = group.impl()->text_store;
+  impl->text_exchanges = 2000000;
+  const bool first = group.rank() == 0;
+  EXPECT_THAT(ProcessGroup(impl).AllGatherText(first ? "hashes" : "parameters", "1"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(first ? "rank 1 is exchanging parameters" : "rank 0 is exchanging hashes")));
+  DDPOPT_ASSERT_OK(group.Barrier());
+}
+
+}  // namespace
+}  // namespace ddpopt

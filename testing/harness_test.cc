@@ -1,0 +1,131 @@
+// The harness as its users call it.
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+struct Outcome {
+  int status = -1;
+  std::string out, err;
+  std::vector<std::string> lines() const { return absl::StrSplit(out, '\n', absl::SkipEmpty()); }
+};
+
+Outcome Harness(const std::string& arguments, const std::string& environment = "") {
+  Outcome outcome;
+  const std::string errors = absl::StrCat(::testing::TempDir(), "/stderr.txt");
+  FILE* pipe = popen(absl::StrCat(environment, " testing/harness ", arguments, " 2>", errors).c_str(), "r");
+  char buffer[4096];
+  for (size_t got; (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.out.append(buffer, got);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+  std::ifstream file(errors);
+  outcome.err.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  return outcome;
+}
+
+TEST(Harness, Help) {
+  const Outcome outcome = Harness("--help");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, StartsWith("usage: harness --nproc_per_node=N"));
+}
+
+TEST(Harness, BadCommandLinesAreRefused) {
+  for (const auto& [arguments, message] : std::vector<std::pair<std::string, std::string>>{
+           {"", "--nproc_per_node=N is missing"},
+           {"true", "--nproc_per_node=N is missing"},
+           {"--nproc_per_node=0 true", "--nproc_per_node=0 is outside [1, 1024]"},
+           {"--nproc_per_node=-1 true", "--nproc_per_node=-1 is outside"},
+           {"--nproc_per_node=2000 true", "--nproc_per_node=2000 is outside"},
+           {"--nproc_per_node=two true", "--nproc_per_node=two is not an integer"},
+           {"--nproc_per_node= true", "--nproc_per_node needs a number of ranks"},
+           {"--nproc_per_node=2", "PROGRAM is missing"},
+           {"--nproc_per_node=2 ''", "PROGRAM is empty"},
+           {"--nproc_per_node=2 --timeout=soon true", "--timeout=soon is not a number of seconds"},
+           {"--nproc_per_node=2 --timeout=-1 true", "--timeout=-1 is not a number of seconds"},
+           {"--nproc_per_node=2 --timeout=nan true", "--timeout=nan is not a number of seconds"},
+           {"--nproc=2 true", "unknown option --nproc=2"}}) {
+    const Outcome outcome = Harness(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr(message)) << arguments;
+    EXPECT_THAT(outcome.out, IsEmpty()) << arguments;
+  }
+}
+
+TEST(Harness, ProgramsThatCannotRun) {
+  Outcome outcome = Harness("--nproc_per_node=1 no_such_program_anywhere");
+  EXPECT_EQ(outcome.status, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("program 'no_such_program_anywhere' is not in PATH"));
+  outcome = Harness("--nproc_per_node=1 ./no_such_program");
+  EXPECT_EQ(outcome.status, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("program './no_such_program' does not exist"));
+  outcome = Harness("--nproc_per_node=1 /dev/null");
+  EXPECT_EQ(outcome.status, 127);
+  EXPECT_THAT(outcome.err, HasSubstr("program '/dev/null' is no file that can be executed"));
+}
+
+TEST(Harness, PrefixesOutputByRankAndPassesArguments) {
+  const Outcome outcome = Harness("--nproc_per_node=2 sh -c 'echo $RANK of $WORLD_SIZE $0 $1' --timeout=x 'a b'");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 0] 0 of 2 --timeout=x a b", "[rank 1] 1 of 2 --timeout=x a b"));
+}
+
+TEST(Harness, StatusOfTheFirstFailure) {
+  const Outcome outcome = Harness("--nproc_per_node 3 -- sh -c 'test $RANK = 1 && exit 7; exec sleep 60'");
+  EXPECT_EQ(outcome.status, 7);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
+  EXPECT_THAT(outcome.err, HasSubstr("exited with status 7"));
+}
+
+TEST(Harness, Timeout) {
+  const Outcome outcome = Harness("--nproc_per_node=2 --timeout=0.3 sleep 60");
+  EXPECT_EQ(outcome.status, 124);
+  EXPECT_THAT(outcome.err, HasSubstr("the time limit of 0.3 s is over; still running: rank 0, 1"));
+}
+
+TEST(Harness, JsonIsTheLastLine) {
+  const Outcome outcome = Harness("--nproc_per_node=2 --json sh -c 'echo hello; exit $RANK'");
+  EXPECT_EQ(outcome.status, 1);
+  const auto object = nlohmann::json::parse(outcome.lines().back());
+  EXPECT_EQ(object["exit_status"], 1);
+  EXPECT_EQ(object["failed_rank"], 1);
+  EXPECT_EQ(object["reason"], "rank 1 exited with status 1");
+  EXPECT_EQ(object["ranks"].size(), 2);
+  EXPECT_EQ(object["ranks"][0]["exit_status"], 0);
+}
+
+TEST(Harness, PathsAreRelativeToTheCaller) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/caller");
+  mkdir(folder.c_str(), 0755);
+  const std::string program = absl::StrCat(folder, "/program.sh");
+  std::ofstream(program) << "#!/bin/sh\npwd -P\n";
+  chmod(program.c_str(), 0755);
+  char resolved[4096];
+  ASSERT_NE(realpath(folder.c_str(), resolved), nullptr);
+  const Outcome outcome = Harness("--nproc_per_node=1 ./program.sh", absl::StrCat("BUILD_WORKING_DIRECTORY='", folder, "'"));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.lines(), ElementsAre(absl::StrCat("[rank 0] ", resolved)));
+}
+
+}  // namespace
