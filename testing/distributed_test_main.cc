@@ -1,5 +1,5 @@
-// main of a ddpopt_distributed_test. Without RANK in the environment it launches itself on --world_size=N ranks (default 2) and merges what they
-// record into one XML; with RANK it runs the cases.
+// main of a ddpopt_distributed_test. Without RANK in the environment it launches itself on --world_size=N ranks (default 2) and merges what
+// they record into one XML; with RANK it runs the cases.
 //
 //   --world_size=N             number of ranks
 //   --test_timeout=SECONDS     limit of each case on each rank (default 60)
@@ -138,7 +138,11 @@ class Recorder : public ::testing::EmptyTestEventListener {
         // As in googletest's own XML: cases that the filter chose and that are disabled appear, others don't.
         if (!info.is_reportable()) continue;
         Write({{"plan",
-                {{"suite", info.test_suite_name()}, {"name", info.name()}, {"file", info.file()}, {"line", info.line()}, {"disabled", !info.should_run()}}}});
+                {{"suite", info.test_suite_name()},
+                 {"name", info.name()},
+                 {"file", info.file()},
+                 {"line", info.line()},
+                 {"disabled", !info.should_run()}}}});
       }
     }
   }
@@ -153,11 +157,14 @@ class Recorder : public ::testing::EmptyTestEventListener {
     for (int i = 0; i < result.total_part_count(); ++i) {
       const ::testing::TestPartResult& part = result.GetTestPartResult(i);
       if (part.failed()) {
-        messages.push_back(absl::StrCat(part.file_name() == nullptr ? "" : part.file_name(), ":", part.line_number(), "\n", part.message()));
+        messages.push_back(
+            absl::StrCat(part.file_name() == nullptr ? "" : part.file_name(), ":", part.line_number(), "\n", part.message()));
       }
     }
     Write({{"end", Name(info)},
-           {"result", result.Failed() ? "failed" : result.Skipped() ? "skipped" : "passed"},
+           {"result", result.Failed()    ? "failed"
+                      : result.Skipped() ? "skipped"
+                                         : "passed"},
            {"messages", messages},
            {"seconds", static_cast<double>(result.elapsed_time()) / 1000}});
   }
@@ -230,8 +237,9 @@ int LaunchRanks(int argc, char** argv) {
   std::vector<RankRecord> records;
   for (int rank = 0; rank < flags.world_size; ++rank) {
     const RankOutcome& outcome = result->ranks[rank];
-    records.push_back({ReadFile(record_path(rank)), outcome.exit_status == 0,
-                       absl::StrCat(outcome.text, outcome.ended_by_launcher ? absl::StrCat(", ended by the launcher because ", result->reason) : "")});
+    records.push_back(
+        {ReadFile(record_path(rank)), outcome.exit_status == 0,
+         absl::StrCat(outcome.text, outcome.ended_by_launcher ? absl::StrCat(", ended by the launcher because ", result->reason) : "")});
     unlink(record_path(rank).c_str());
   }
   rmdir(folder.c_str());
@@ -256,8 +264,8 @@ int LaunchRanks(int argc, char** argv) {
     std::printf("FAILED %s.%s\n", c.suite.c_str(), c.name.c_str());
     for (const std::string& failure : c.failures) std::printf("  %s\n", failure.c_str());
   }
-  std::printf("on %d ranks: %zu passed, %d failed, %d skipped, %d disabled\n", flags.world_size, cases.size() - failed - skipped - disabled, failed, skipped,
-              disabled);
+  std::printf("on %d ranks: %zu passed, %d failed, %d skipped, %d disabled\n", flags.world_size, cases.size() - failed - skipped - disabled,
+              failed, skipped, disabled);
   return failed == 0 && result->exit_status == 0 ? 0 : 1;
 }
 

@@ -32,11 +32,12 @@ LOCAL_RANK, LOCAL_WORLD_SIZE, and OMP_NUM_THREADS=1 unless set. Each line of a r
                        seconds, ranks [{exit_status, signal, stopped, ended_by_launcher, text}]
   --help               this text
 
-PROGRAM is searched in PATH, or, if it has a slash, is relative to where the harness was called (under `bazel run` too). Options after PROGRAM
-are PROGRAM's own; `--` ends the harness's.
+PROGRAM is searched in PATH, or, if it has a slash, is relative to where the harness was called (under `bazel run` too). Options after
+PROGRAM are PROGRAM's own; `--` ends the harness's.
 
-The first rank that exits with a status other than 0, dies of a signal or is stopped ends all others, and is named on standard error. Exit
-status: 0 if all ranks succeeded; else that of the first failure, 128 + signal for a signal; 2 for a wrong command line; 127 if PROGRAM can't be run.
+The first rank that exits with a status other than 0, dies of a signal or is stopped ends all others, and is named on standard error.
+Exit status: 0 if all ranks succeeded; else that of the first failure, 128 + signal for a signal; 2 for a wrong command line; 127 if PROGRAM
+can't be run.
 )";
 
 int Refuse(const std::string& message) {

@@ -57,8 +57,9 @@ std::string TensorText(const at::Tensor& tensor) {
 
 std::string ShapeDifference(const at::Tensor& tensor, const std::vector<int64_t>& shape) {
   if (!tensor.defined()) return "which is undefined";
-  return tensor.sizes() == at::IntArrayRef(shape) ? ""
-                                                  : absl::StrCat("which has shape ", ListText(tensor.sizes().vec()), ", not ", ListText(shape));
+  return tensor.sizes() == at::IntArrayRef(shape)
+             ? ""
+             : absl::StrCat("which has shape ", ListText(tensor.sizes().vec()), ", not ", ListText(shape));
 }
 
 std::string StridesDifference(const at::Tensor& tensor, const std::vector<int64_t>& strides) {
@@ -131,8 +132,9 @@ std::string CloseDifference(const at::Tensor& tensor, const at::Tensor& expected
     }
   }
   if (different == 0) return "";
-  return absl::StrCat("which is off in ", different, " of ", a.numel(), " elements, most at ", IndexText(expected, worst), ": ", ElementText(a, worst),
-                      ", not ", ElementText(b, worst), complex ? "" : absl::StrCat(" (difference ", worst_difference, ")"));
+  return absl::StrCat("which is off in ", different, " of ", a.numel(), " elements, most at ", IndexText(expected, worst), ": ",
+                      ElementText(a, worst), ", not ", ElementText(b, worst),
+                      complex ? "" : absl::StrCat(" (difference ", worst_difference, ")"));
 }
 
 }  // namespace ddpopt::testing::internal

@@ -97,9 +97,8 @@ MATCHER_P(IsOkAndHolds, value, negation ? "is an error or doesn't hold the value
 
 inline auto HasShape(std::vector<int64_t> shape) {
   std::string description = "has shape " + internal::ListText(shape);
-  return internal::DifferenceMatcher(std::move(description), [shape = std::move(shape)](const at::Tensor& tensor) {
-    return internal::ShapeDifference(tensor, shape);
-  });
+  return internal::DifferenceMatcher(
+      std::move(description), [shape = std::move(shape)](const at::Tensor& tensor) { return internal::ShapeDifference(tensor, shape); });
 }
 inline auto HasStrides(std::vector<int64_t> strides) {
   std::string description = "has strides " + internal::ListText(strides);
@@ -116,18 +115,17 @@ inline auto HasDevice(at::Device device) {
                                      [device](const at::Tensor& tensor) { return internal::DeviceDifference(tensor, device); });
 }
 inline auto SharesStorageWith(at::Tensor other) {
-  return internal::DifferenceMatcher("shares its storage with " + internal::TensorText(other), [other](const at::Tensor& tensor) {
-    return internal::StorageDifference(tensor, other);
-  });
+  return internal::DifferenceMatcher("shares its storage with " + internal::TensorText(other),
+                                     [other](const at::Tensor& tensor) { return internal::StorageDifference(tensor, other); });
 }
 inline auto TensorEq(at::Tensor expected) {
-  return internal::DifferenceMatcher("is bit for bit " + internal::TensorText(expected), [expected](const at::Tensor& tensor) {
-    return internal::BitwiseDifference(tensor, expected);
-  });
+  return internal::DifferenceMatcher("is bit for bit " + internal::TensorText(expected),
+                                     [expected](const at::Tensor& tensor) { return internal::BitwiseDifference(tensor, expected); });
 }
 inline auto AllClose(at::Tensor expected, double rtol = 1e-5, double atol = 1e-8) {
   return internal::DifferenceMatcher(
-      "is close to " + internal::TensorText(expected) + " (rtol " + ::testing::PrintToString(rtol) + ", atol " + ::testing::PrintToString(atol) + ")",
+      "is close to " + internal::TensorText(expected) + " (rtol " + ::testing::PrintToString(rtol) + ", atol " +
+          ::testing::PrintToString(atol) + ")",
       [expected, rtol, atol](const at::Tensor& tensor) { return internal::CloseDifference(tensor, expected, rtol, atol); });
 }
 

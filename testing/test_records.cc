@@ -23,13 +23,27 @@ std::string Escape(absl::string_view text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&apos;"; break;
-      case '\n': out += "&#x0A;"; break;
-      case '\t': out += "&#x09;"; break;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&apos;";
+        break;
+      case '\n':
+        out += "&#x0A;";
+        break;
+      case '\t':
+        out += "&#x09;";
+        break;
       default:
         if (byte >= 0x20 && byte != 0x7f) out += c;
     }
@@ -141,8 +155,11 @@ std::string ToXml(const std::vector<MergedCase>& cases) {
     absl::StrAppend(&xml, "  <testsuite name=\"", Escape(name), "\" ", Counts(suites[name]), ">\n");
     for (const MergedCase* c : suites[name]) {
       absl::StrAppend(&xml, "    <testcase name=\"", Escape(c->name), "\" file=\"", Escape(c->file), "\" line=\"", c->line, "\" status=\"",
-                      c->disabled ? "notrun" : "run", "\" result=\"", c->disabled ? "suppressed" : c->skipped ? "skipped" : "completed", "\" time=\"",
-                      c->seconds, "\" classname=\"", Escape(c->suite), "\">\n");
+                      c->disabled ? "notrun" : "run", "\" result=\"",
+                      c->disabled  ? "suppressed"
+                      : c->skipped ? "skipped"
+                                   : "completed",
+                      "\" time=\"", c->seconds, "\" classname=\"", Escape(c->suite), "\">\n");
       if (c->skipped) absl::StrAppend(&xml, "      <skipped/>\n");
       for (const std::string& failure : c->failures) {
         absl::StrAppend(&xml, "      <failure message=\"", Escape(failure), "\" type=\"\"></failure>\n");

@@ -1,8 +1,8 @@
 #ifndef DDPOPT_TESTING_TEST_RECORDS_H_
 #define DDPOPT_TESTING_TEST_RECORDS_H_
 
-// What each rank of a distributed test tells of its cases, line by line so that it survives the rank's death, and how these are merged into one
-// XML like googletest's.
+// What each rank of a distributed test tells of its cases, line by line so that it survives the rank's death, and how these are merged into
+// one XML like googletest's.
 //
 // Lines are JSON objects: {"plan": {suite, name, file, line, disabled}} for every case before the first runs, {"start": "Suite.Name"},
 // {"end": "Suite.Name", "result": "passed" | "failed" | "skipped", "messages": [...], "seconds": s}.
@@ -13,17 +13,17 @@
 namespace ddpopt::testing {
 
 struct RankRecord {
-  std::string lines;    // what the rank wrote
+  std::string lines;      // what the rank wrote
   bool succeeded = true;  // its process exited with 0
-  std::string fate;     // "exited with status 0", "was killed by signal 9 (Killed)", ...
+  std::string fate;       // "exited with status 0", "was killed by signal 9 (Killed)", ...
 };
 
 struct MergedCase {
   std::string suite, name, file;
   int line = 0;
   bool disabled = false;
-  bool skipped = false;  // on every rank
-  double seconds = 0;    // the slowest rank's
+  bool skipped = false;               // on every rank
+  double seconds = 0;                 // the slowest rank's
   std::vector<std::string> failures;  // each names its rank
 };
 

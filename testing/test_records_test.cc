@@ -38,8 +38,8 @@ TEST(MergeRecords, PassesWhenAllPass) {
 }
 
 TEST(MergeRecords, FailsWhenOneFails) {
-  const auto cases =
-      MergeRecords({{Lines({kPlan, kStart, kPassed}), true, "exited with status 0"}, {Lines({kPlan, kStart, kFailed}), false, "exited with status 1"}});
+  const auto cases = MergeRecords(
+      {{Lines({kPlan, kStart, kPassed}), true, "exited with status 0"}, {Lines({kPlan, kStart, kFailed}), false, "exited with status 1"}});
   ASSERT_THAT(cases, SizeIs(1));
   EXPECT_THAT(cases[0].failures, ElementsAre("rank 1: x != y\nz"));
   EXPECT_EQ(cases[0].seconds, 1.5);

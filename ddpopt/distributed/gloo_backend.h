@@ -16,9 +16,11 @@ namespace ddpopt {
 // Binds to `interfaces` if there are any, else to `bind_address` unless empty, else to the address this machine's name resolves to.
 // Throws what c10d throws.
 // Visible by hand, since its file is compiled with hidden visibility.
-__attribute__((visibility("default"))) c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout,
-    const std::vector<std::string>& interfaces, const std::string& bind_address);
+__attribute__((visibility("default"))) c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                                                         int rank, int world_size,
+                                                                                         std::chrono::milliseconds timeout,
+                                                                                         const std::vector<std::string>& interfaces,
+                                                                                         const std::string& bind_address);
 
 }  // namespace ddpopt
 

@@ -10,7 +10,8 @@ nm -C "$binary" | grep "U .*c10d::ProcessGroupGloo::createDeviceForHostname" >/d
   echo "FAILED: $binary does not use c10d::ProcessGroupGloo at all, so this test shows nothing"
   status=1
 }
-tables=$(nm -C --defined-only "$binary" | grep -E ' (vtable|typeinfo|typeinfo name|VTT) for (gloo::|c10d::ProcessGroupGloo)|GlooStore' || true)
+tables=$(nm -C --defined-only "$binary" |
+  grep -E ' (vtable|typeinfo|typeinfo name|VTT) for (gloo::|c10d::ProcessGroupGloo)|GlooStore' || true)
 if [[ -n $tables ]]; then
   printf 'FAILED: %s defines gloo classes:\n%s\n' "$binary" "$tables"
   status=1

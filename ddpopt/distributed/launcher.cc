@@ -172,9 +172,8 @@ absl::StatusOr<std::string> ResolveProgram(const std::string& program) {
   }
   if (denied) return absl::PermissionDeniedError(absl::StrCat("program '", program, "' is no file that can be executed"));
   if (program.find('/') != std::string::npos) return absl::NotFoundError(absl::StrCat("program '", program, "' does not exist"));
-  return absl::NotFoundError(absl::StrCat("program '", program, "' is not in PATH", access(program.c_str(), X_OK) == 0
-                                                                                       ? absl::StrCat("; did you mean './", program, "'?")
-                                                                                       : ""));
+  return absl::NotFoundError(absl::StrCat("program '", program, "' is not in PATH",
+                                          access(program.c_str(), X_OK) == 0 ? absl::StrCat("; did you mean './", program, "'?") : ""));
 }
 
 std::string SignalText(int signal) { return absl::StrCat("signal ", signal, " (", strsignal(signal), ")"); }
@@ -550,8 +549,7 @@ class Run {
 
 absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& argv, const LaunchOptions& options) {
   if (options.nproc_per_node < 1 || options.nproc_per_node > kMaxRanks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nproc_per_node must be between 1 and ", kMaxRanks, ", got ", options.nproc_per_node));
+    return absl::InvalidArgumentError(absl::StrCat("nproc_per_node must be between 1 and ", kMaxRanks, ", got ", options.nproc_per_node));
   }
   for (const auto& [name, seconds] : {std::pair<const char*, double>{"timeout", options.timeout_seconds},
                                       {"grace period", options.grace_seconds},
@@ -568,6 +566,7 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& argv, const 
 absl::optional<int> MaybeLaunchSelf(int argc, char** argv, int nproc) {
   if (std::getenv("RANK") != nullptr) return absl::nullopt;
   std::vector<std::string> arguments(argv, argv + argc);
+  if (arguments.empty()) arguments.emplace_back();
   std::array<char, 4096> self;
   const ssize_t length = readlink("/proc/self/exe", self.data(), self.size());
   absl::StatusOr<LaunchResult> result = absl::InternalError("can't read /proc/self/exe");

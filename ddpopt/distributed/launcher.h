@@ -7,9 +7,10 @@
 //     if (absl::optional<int> status = ddpopt::MaybeLaunchSelf(argc, argv, 2)) return *status;   // the parent ends here
 //     auto group = ddpopt::InitProcessGroup();                                                   // each of the 2 ranks goes on
 //
-// Each rank gets MASTER_ADDR (127.0.0.1), MASTER_PORT (a free one), RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS=1 unless
-// set, an empty standard input, and a process group of its own. The first rank that exits with an error, dies of a signal or is stopped
-// ends the others: SIGTERM, and SIGKILL after a grace period, to whole process groups. SIGINT, SIGTERM, SIGHUP or SIGQUIT to the launcher do the same.
+// Each rank gets MASTER_ADDR (127.0.0.1), MASTER_PORT (a free one), RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, OMP_NUM_THREADS=1
+// unless set, an empty standard input, and a process group of its own. The first rank that exits with an error, dies of a signal or is
+// stopped ends the others: SIGTERM, and SIGKILL after a grace period, to whole process groups. SIGINT, SIGTERM, SIGHUP or SIGQUIT to the
+// launcher do the same.
 
 #include <functional>
 #include <string>
@@ -25,11 +26,11 @@ using EnvironmentList = std::vector<std::pair<std::string, std::string>>;
 
 struct LaunchOptions {
   int nproc_per_node = 1;
-  double timeout_seconds = 0;       // of the whole run; 0: none
-  double grace_seconds = 3;         // between SIGTERM and SIGKILL
-  double linger_seconds = 0;        // after the first failure, how long the other ranks may go on to end by themselves
-  EnvironmentList environment;      // for all ranks, over what is inherited
-  std::vector<std::string> unset;   // variables not handed on
+  double timeout_seconds = 0;      // of the whole run; 0: none
+  double grace_seconds = 3;        // between SIGTERM and SIGKILL
+  double linger_seconds = 0;       // after the first failure, how long the other ranks may go on to end by themselves
+  EnvironmentList environment;     // for all ranks, over what is inherited
+  std::vector<std::string> unset;  // variables not handed on
   std::function<EnvironmentList(int rank)> rank_environment;
   // False: every line is prefixed by "[rank k] ". True: rank 0 has this process's own standard output and error, and the lines of the other
   // ranks go, prefixed, to standard error; so rank 0's last line is the last on standard output.
@@ -39,16 +40,16 @@ struct LaunchOptions {
 };
 
 struct RankOutcome {
-  int exit_status = 0;           // 128 + signal if it died of one
-  int signal = 0;                // that it died of or was stopped by
-  bool stopped = false;          // it was found stopped
+  int exit_status = 0;             // 128 + signal if it died of one
+  int signal = 0;                  // that it died of or was stopped by
+  bool stopped = false;            // it was found stopped
   bool ended_by_launcher = false;  // the launcher had begun to end the ranks before this one ended
-  std::string text;              // "exited with status 3", "was killed by signal 9 (Killed)", ...
+  std::string text;                // "exited with status 3", "was killed by signal 9 (Killed)", ...
 };
 
 struct LaunchResult {
-  // 0 if all ranks succeeded; else the status of the first failure: a rank's exit status, 128 + signal for a rank that died of or was stopped by
-  // one, kTimeoutStatus, or 128 + the signal that the launcher got.
+  // 0 if all ranks succeeded; else the status of the first failure: a rank's exit status, 128 + signal for a rank that died of or was
+  // stopped by one, kTimeoutStatus, or 128 + the signal that the launcher got.
   int exit_status = 0;
   int failed_rank = -1;  // -1 if it was no rank's failure
   std::string reason;    // empty if all succeeded; names the rank

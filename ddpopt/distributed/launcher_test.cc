@@ -91,7 +91,8 @@ std::vector<pid_t> ReadPids(const std::string& path, size_t count) {
 }
 
 TEST(Launch, RefusesBadOptions) {
-  EXPECT_THAT(LaunchScript(0, "true").result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc_per_node must be between 1 and 1024, got 0")));
+  EXPECT_THAT(LaunchScript(0, "true").result,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc_per_node must be between 1 and 1024, got 0")));
   EXPECT_THAT(LaunchScript(-3, "true").result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got -3")));
   LaunchOptions options;
   options.timeout_seconds = -1;
@@ -106,12 +107,15 @@ TEST(Launch, GivesTorchrunsEnvironmentAndPrefixesOutput) {
   LaunchOptions options;
   options.environment = {{"EXTRA", "yes"}};
   options.rank_environment = [](int rank) { return EnvironmentList{{"MINE", absl::StrCat("r", rank)}}; };
-  const Outcome outcome = LaunchScript(2, "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $OMP_NUM_THREADS $EXTRA $MINE; echo oops >&2; printf end", options);
+  const Outcome outcome =
+      LaunchScript(2, "echo $RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR $OMP_NUM_THREADS $EXTRA $MINE; echo oops >&2; printf end", options);
   DDPOPT_ASSERT_OK(outcome.result);
   EXPECT_EQ(outcome.result->exit_status, 0);
   EXPECT_EQ(outcome.result->failed_rank, -1);
-  EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 0] 0 0 2 127.0.0.1 1 yes r0", "[rank 1] 1 1 2 127.0.0.1 1 yes r1", "[rank 0] end", "[rank 1] end"));
-  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(outcome.err, '\n', absl::SkipEmpty())), UnorderedElementsAre("[rank 0] oops", "[rank 1] oops"));
+  EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 0] 0 0 2 127.0.0.1 1 yes r0", "[rank 1] 1 1 2 127.0.0.1 1 yes r1",
+                                                    "[rank 0] end", "[rank 1] end"));
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(outcome.err, '\n', absl::SkipEmpty())),
+              UnorderedElementsAre("[rank 0] oops", "[rank 1] oops"));
 }
 
 TEST(Launch, AllRanksGetOneFreePort) {
@@ -125,7 +129,8 @@ TEST(Launch, AllRanksGetOneFreePort) {
 }
 
 TEST(Launch, LongOutputArrivesWhole) {
-  const Outcome outcome = LaunchScript(2, "i=0; while [ $i -lt 3000 ]; do echo line $i of a text that is long enough to fill pipes; i=$((i+1)); done");
+  const Outcome outcome =
+      LaunchScript(2, "i=0; while [ $i -lt 3000 ]; do echo line $i of a text that is long enough to fill pipes; i=$((i+1)); done");
   DDPOPT_ASSERT_OK(outcome.result);
   EXPECT_EQ(outcome.lines().size(), 6000);
   EXPECT_THAT(outcome.lines(), Contains("[rank 1] line 2999 of a text that is long enough to fill pipes"));
@@ -273,7 +278,8 @@ TEST(Launch, RestoresSignalHandlers) {
 TEST(MaybeLaunchSelf, LaunchesThisProgramAndReturnsItsStatus) {
   const std::string program = "ddpopt/distributed/launch_self_program";
   const auto run = [&](const std::string& arguments) {
-    const int status = std::system(absl::StrCat("env -u RANK ", program, " ", arguments, " >", TempPath("self"), " 2>", TempPath("self_err")).c_str());
+    const int status =
+        std::system(absl::StrCat("env -u RANK ", program, " ", arguments, " >", TempPath("self"), " 2>", TempPath("self_err")).c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
   EXPECT_EQ(run("3"), 0);

@@ -55,8 +55,7 @@ absl::StatusOr<int> ReadInteger(const char* name, int low, int high) {
     return absl::InvalidArgumentError(absl::StrCat("environment variable ", name, "='", text, "' is not an integer"));
   }
   if (value < low || value > high) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", name, "=", value, " is outside [", low, ", ", high, "]"));
+    return absl::InvalidArgumentError(absl::StrCat("environment variable ", name, "=", value, " is outside [", low, ", ", high, "]"));
   }
   return value;
 }
@@ -69,20 +68,16 @@ absl::StatusOr<Environment> ReadEnvironment() {
   DDPOPT_ASSIGN_OR_RETURN(env.world_size, ReadInteger("WORLD_SIZE", 1, kMaxRanks));
   DDPOPT_ASSIGN_OR_RETURN(env.rank, ReadInteger("RANK", 0, kMaxRanks));
   if (env.rank >= env.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable RANK=", env.rank, " is not below WORLD_SIZE=", env.world_size));
+    return absl::InvalidArgumentError(absl::StrCat("environment variable RANK=", env.rank, " is not below WORLD_SIZE=", env.world_size));
   }
   DDPOPT_ASSIGN_OR_RETURN(env.local_rank, ReadInteger("LOCAL_RANK", 0, kMaxRanks));
   if (env.local_rank > env.rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable LOCAL_RANK=", env.local_rank, " is above RANK=", env.rank));
+    return absl::InvalidArgumentError(absl::StrCat("environment variable LOCAL_RANK=", env.local_rank, " is above RANK=", env.rank));
   }
   return env;
 }
 
-bool IsLoopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || absl::StartsWith(address, "127.");
-}
+bool IsLoopback(const std::string& address) { return address == "localhost" || address == "::1" || absl::StartsWith(address, "127."); }
 
 // c10d tells timeouts and lost peers apart in its text alone.
 absl::Status CommunicationError(const std::exception& error, absl::string_view context) {
@@ -122,12 +117,11 @@ absl::Status CheckCpu(const ProcessGroup& group, const char* name, const at::Ten
     return absl::InvalidArgumentError(absl::StrCat(name, " on rank ", group.rank(), ": the tensor is undefined"));
   }
   if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " on rank ", group.rank(), ": needs a dense CPU tensor, got one on ",
-                                                   tensor.device().str()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " on rank ", group.rank(), ": needs a dense CPU tensor, got one on ", tensor.device().str()));
   }
   if (!tensor.is_non_overlapping_and_dense()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " on rank ", group.rank(), ": needs a tensor whose elements lie dense in memory"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " on rank ", group.rank(), ": needs a tensor whose elements lie dense in memory"));
   }
   return absl::OkStatus();
 }
@@ -237,8 +231,9 @@ absl::StatusOr<std::vector<std::string>> ProcessGroup::AllGatherText(const std::
       return absl::DeadlineExceededError(
           absl::StrCat(context(), ": waited ", Seconds(timeout), " for rank ", waiting_for, ", which has not come"));
     }
-    return Annotate(CommunicationError(e, absl::StrCat("while waiting for rank ", waiting_for, " through rank 0's store at ", impl_->master)),
-                    context());
+    return Annotate(
+        CommunicationError(e, absl::StrCat("while waiting for rank ", waiting_for, " through rank 0's store at ", impl_->master)),
+        context());
   }
 }
 
@@ -248,8 +243,7 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
         absl::StrCat("process group backend '", options.backend, "' is not supported; the one there is: 'gloo'"));
   }
   if (options.timeout <= Milliseconds::zero()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the process group's timeout must be positive, got ", options.timeout.count(), " ms"));
+    return absl::InvalidArgumentError(absl::StrCat("the process group's timeout must be positive, got ", options.timeout.count(), " ms"));
   }
   DDPOPT_ASSIGN_OR_RETURN(const Environment env, ReadEnvironment());
   const Clock::time_point deadline = Clock::now() + options.timeout;
@@ -272,14 +266,16 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     impl->store = c10::make_intrusive<c10d::TCPStore>(env.master_addr, store_options);
     impl->text_store = c10::make_intrusive<c10d::PrefixStore>("ddpopt/text", impl->store);
   } catch (const std::exception& e) {
-    const absl::Status status = CommunicationError(e, absl::StrCat(context, env.rank == 0 ? ": can't serve the store at " : ": can't reach rank 0's store at ",
-                                                                   impl->master, " (MASTER_ADDR:MASTER_PORT) within ", Seconds(options.timeout)));
+    const absl::Status status =
+        CommunicationError(e, absl::StrCat(context, env.rank == 0 ? ": can't serve the store at " : ": can't reach rank 0's store at ",
+                                           impl->master, " (MASTER_ADDR:MASTER_PORT) within ", Seconds(options.timeout)));
     return status.code() == absl::StatusCode::kInternal ? absl::UnavailableError(status.message()) : status;
   }
 
   try {
     if (impl->store->add(absl::StrCat("ddpopt/rank/", env.rank), 1) != 1) {
-      return absl::AlreadyExistsError(absl::StrCat(context, ": another process with RANK=", env.rank, " has joined the group at ", impl->master));
+      return absl::AlreadyExistsError(
+          absl::StrCat(context, ": another process with RANK=", env.rank, " has joined the group at ", impl->master));
     }
   } catch (const std::exception& e) {
     return CommunicationError(e, absl::StrCat(context, ": joining the group at ", impl->master));
@@ -303,15 +299,18 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     impl->store->setTimeout(Remaining(deadline));
     auto backend = MakeGlooBackend(c10::make_intrusive<c10d::PrefixStore>("ddpopt/gloo", impl->store), env.rank, env.world_size,
                                    options.timeout, interfaces,
-                                   !IsLoopback(env.master_addr) ? "" : env.master_addr == "::1" ? "::1" : "127.0.0.1");
+                                   !IsLoopback(env.master_addr) ? ""
+                                   : env.master_addr == "::1"   ? "::1"
+                                                                : "127.0.0.1");
     impl->store->setTimeout(options.timeout);
     impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);
     impl->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
     impl->group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     impl->group->setGroupName("ddpopt");
   } catch (const std::exception& e) {
-    return CommunicationError(e, absl::StrCat(context, ": connecting the ranks by Gloo",
-                                              interfaces.empty() ? "" : absl::StrCat(" over GLOO_SOCKET_IFNAME=", absl::StrJoin(interfaces, ","))));
+    return CommunicationError(
+        e, absl::StrCat(context, ": connecting the ranks by Gloo",
+                        interfaces.empty() ? "" : absl::StrCat(" over GLOO_SOCKET_IFNAME=", absl::StrJoin(interfaces, ","))));
   }
   // Nobody leaves (rank 0 serves the store) before all are connected.
   DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> connected, group.AllGatherText("that Gloo is connected", "1"));

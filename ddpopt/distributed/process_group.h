@@ -15,11 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-
 namespace ddpopt {
 
 struct InitOptions {
-  std::string backend = "gloo";  // the only one so far; others are refused by name
+  std::string backend = "gloo";                                 // the only one so far; others are refused by name
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of start-up and of every collective
 };
 
@@ -47,7 +46,8 @@ class ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size), DeadlineExceeded/Unavailable naming the master address.
+// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size), DeadlineExceeded/Unavailable naming the master
+// address.
 absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options = {});
 
 }  // namespace ddpopt

@@ -19,10 +19,10 @@ struct ProcessGroup::Impl {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
-  std::string master;                             // host:port, for messages
-  c10::intrusive_ptr<c10d::Store> store;          // the TCPStore that rank 0 serves
-  c10::intrusive_ptr<c10d::Store> text_store;     // where AllGatherText lives
-  c10::intrusive_ptr<c10d::ProcessGroup> group;   // has the backend for CPU tensors
+  std::string master;                            // host:port, for messages
+  c10::intrusive_ptr<c10d::Store> store;         // the TCPStore that rank 0 serves
+  c10::intrusive_ptr<c10d::Store> text_store;    // where AllGatherText lives
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // has the backend for CPU tensors
 
   std::mutex text_mutex;
   int64_t text_exchanges = 0;  // the same on every rank: exchanges happen in the same order

@@ -64,8 +64,8 @@ TEST(ProcessGroup, BadTensorsAreRefused) {
   at::Tensor undefined;
   EXPECT_THAT(group.AllReduceSum(undefined), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("undefined")));
   at::Tensor meta = at::empty({2}, at::TensorOptions().device(at::kMeta));
-  EXPECT_THAT(group.AllReduceSum(meta), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                 AllOf(HasSubstr("AllReduceSum on rank"), HasSubstr("got one on meta"))));
+  EXPECT_THAT(group.AllReduceSum(meta),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("AllReduceSum on rank"), HasSubstr("got one on meta"))));
   at::Tensor strided = at::full({4, 4}, 1.0).select(1, 0);
   EXPECT_THAT(group.Broadcast(strided, 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dense")));
   at::Tensor t = at::full({4}, 1.0);
@@ -135,7 +135,8 @@ TEST(ProcessGroup, ExchangesOutOfStepAreNamed) {
   impl->text_exchanges = 2000000;
   const bool first = group.rank() == 0;
   EXPECT_THAT(ProcessGroup(impl).AllGatherText(first ? "hashes" : "parameters", "1"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(first ? "rank 1 is exchanging parameters" : "rank 0 is exchanging hashes")));
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr(first ? "rank 1 is exchanging parameters" : "rank 0 is exchanging hashes")));
   DDPOPT_ASSERT_OK(group.Barrier());
 }
 

@@ -68,20 +68,22 @@ TEST_F(ProcessGroupEnvironment, MissingVariablesAreNamed) {
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"}) {
     SetUp();
     unsetenv(name);
-    EXPECT_THAT(InitProcessGroup(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(std::string("variable ") + name + " is not set")));
+    EXPECT_THAT(InitProcessGroup(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(std::string("variable ") + name + " is not set")));
     Set(name, "");
     EXPECT_THAT(InitProcessGroup(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(std::string("variable ") + name + " is empty")));
   }
 }
 
 TEST_F(ProcessGroupEnvironment, BadValuesAreNamed) {
-  for (const auto& [name, value, message] : {std::tuple<const char*, const char*, const char*>{"MASTER_PORT", "http", "MASTER_PORT='http' is not an integer"},
-                                             {"MASTER_PORT", "70000", "MASTER_PORT=70000 is outside [1, 65535]"},
-                                             {"RANK", "1x", "RANK='1x' is not an integer"},
-                                             {"RANK", "-1", "RANK=-1 is outside"},
-                                             {"RANK", "1", "RANK=1 is not below WORLD_SIZE=1"},
-                                             {"WORLD_SIZE", "0", "WORLD_SIZE=0 is outside"},
-                                             {"LOCAL_RANK", "2", "LOCAL_RANK=2 is above RANK=0"}}) {
+  for (const auto& [name, value, message] :
+       {std::tuple<const char*, const char*, const char*>{"MASTER_PORT", "http", "MASTER_PORT='http' is not an integer"},
+        {"MASTER_PORT", "70000", "MASTER_PORT=70000 is outside [1, 65535]"},
+        {"RANK", "1x", "RANK='1x' is not an integer"},
+        {"RANK", "-1", "RANK=-1 is outside"},
+        {"RANK", "1", "RANK=1 is not below WORLD_SIZE=1"},
+        {"WORLD_SIZE", "0", "WORLD_SIZE=0 is outside"},
+        {"LOCAL_RANK", "2", "LOCAL_RANK=2 is above RANK=0"}}) {
     SetUp();
     Set(name, value);
     EXPECT_THAT(InitProcessGroup(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
