@@ -116,8 +116,8 @@ class SignalScope {
   void Install(int signal, void (*handler)(int)) {
     struct sigaction old = {};
     sigaction(signal, nullptr, &old);
-    // What the caller ignores (nohup) stays ignored; SIGCHLD must not be, or there would be nothing to wait for.
-    if (old.sa_handler == SIG_IGN && signal != SIGCHLD) return;
+    // SIGHUP stays ignored under nohup. SIGINT and SIGQUIT don't: a script's background jobs have them ignored, and must still be endable.
+    if (old.sa_handler == SIG_IGN && signal == SIGHUP) return;
     saved_.emplace(signal, old);
     struct sigaction action = {};
     action.sa_handler = handler;

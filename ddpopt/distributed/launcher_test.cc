@@ -219,10 +219,11 @@ TEST(Launch, LeavesNoGrandchildren) {
 }
 
 // Launches in a child process, so that signals can be sent to the launcher. Each rank is a shell with a child of its own.
-pid_t ForkLauncher(const std::string& pids) {
+pid_t ForkLauncher(const std::string& pids, int ignored = 0) {
   std::remove(pids.c_str());
   const pid_t launcher = fork();
   if (launcher == 0) {
+    if (ignored != 0) signal(ignored, SIG_IGN);
     LaunchOptions options;
     options.nproc_per_node = 2;
     options.stderr_fd = open("/dev/null", O_WRONLY);
@@ -247,6 +248,25 @@ TEST(Launch, SignalsToTheLauncherLeaveNothingBehind) {
       EXPECT_TRUE(EventuallyGone(pid)) << signal;
       EXPECT_TRUE(kill(-pid, 0) != 0 && errno == ESRCH) << "a process group is left after signal " << signal;
     }
+  }
+}
+
+// As nohup and scripts' background jobs have it.
+TEST(Launch, OfIgnoredSignalsOnlyHangupStaysIgnored) {
+  for (const int signal : {SIGINT, SIGHUP}) {
+    const std::string path = TempPath(absl::StrCat("ignored", signal));
+    const pid_t launcher = ForkLauncher(path, signal);
+    ASSERT_EQ(ReadPids(path, 4).size(), 4);
+    kill(launcher, signal);
+    int status = 0;
+    if (signal == SIGHUP) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_EQ(waitpid(launcher, &status, WNOHANG), 0);
+      kill(launcher, SIGTERM);
+    }
+    ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + (signal == SIGHUP ? SIGTERM : signal));
   }
 }
 
