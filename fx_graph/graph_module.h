@@ -1,0 +1,78 @@
+#ifndef DDPOPT_FX_GRAPH_GRAPH_MODULE_H_
+#define DDPOPT_FX_GRAPH_GRAPH_MODULE_H_
+
+// A graph with the things its get_attr and call_module nodes name: parameters, buffers, constants, submodules.
+// Everything is shared by identity: a parameter in two GraphModules, or under two paths in one, is the same tensor.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/ivalue.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "fx_graph/graph.h"
+
+namespace ddpopt::fx {
+
+// What a call_module node calls: a GraphModule, or a compiled piece. Runs on positional values; throws c10::Error.
+class Callable {
+ public:
+  virtual ~Callable() = default;
+  // Values for each of the callee's inputs, in order. The vector is consumed, so that inputs can be freed as they are used.
+  virtual c10::IValue Call(std::vector<c10::IValue> args) const = 0;
+};
+
+class GraphModule {
+ public:
+  enum class AttrKind { kParameter, kBuffer, kConstant };
+  struct Attr {
+    c10::IValue value;
+    AttrKind kind;
+  };
+  // A submodule is a graph, a compiled callable, or both (the graph it was compiled from is dropped when replaced).
+  struct Submodule {
+    std::shared_ptr<GraphModule> graph_module;
+    std::shared_ptr<const Callable> callable;
+  };
+
+  GraphModule() : graph_(std::make_unique<Graph>()) {}
+
+  Graph& graph() { return *graph_; }
+  const Graph& graph() const { return *graph_; }
+
+  // Paths are dotted and opaque here ("blocks.0.weight" is one key). Errors: AlreadyExists, NotFound.
+  absl::Status AddAttr(absl::string_view path, c10::IValue value, AttrKind kind);
+  absl::StatusOr<Attr> GetAttr(absl::string_view path) const;
+  // Replaces the value under an existing path.
+  absl::Status SetAttr(absl::string_view path, c10::IValue value);
+  const std::map<std::string, Attr>& attrs() const { return attrs_; }
+
+  absl::Status AddSubmodule(absl::string_view path, Submodule submodule);
+  absl::StatusOr<Submodule> GetSubmodule(absl::string_view path) const;
+  absl::Status DeleteSubmodule(absl::string_view path);
+  const std::map<std::string, Submodule>& submodules() const { return submodules_; }
+
+  // Graph metadata that belongs to the module, as torch.fx's gm.meta.
+  std::map<std::string, c10::IValue>& meta() { return meta_; }
+  const std::map<std::string, c10::IValue>& meta() const { return meta_; }
+
+  // An independent graph (nodes copied); attributes and compiled callables are shared, graph submodules cloned likewise.
+  std::shared_ptr<GraphModule> Clone() const;
+
+  // Graph::Lint, and that every get_attr and call_module target exists.
+  absl::Status Lint() const;
+
+ private:
+  std::unique_ptr<Graph> graph_;
+  std::map<std::string, Attr> attrs_;
+  std::map<std::string, Submodule> submodules_;
+  std::map<std::string, c10::IValue> meta_;
+};
+
+}  // namespace ddpopt::fx
+
+#endif  // DDPOPT_FX_GRAPH_GRAPH_MODULE_H_

@@ -1,0 +1,163 @@
+#include "fx_graph/graph.h"
+
+#include <string>
+
+#include "ATen/ops/ones.h"
+#include "fx_graph/graph_module.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace ddpopt::fx {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+c10::OperatorHandle Find(const char* name, const char* overload = "") { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
+Argument Int(int64_t value) { return c10::IValue(value); }
+
+TEST(GraphTest, PrintsAsTorchFx) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* w = graph.GetAttr("blocks.0.weight");
+  Node* y = graph.CallFunction(Find("aten::add", "Tensor"), {x, w}, {{"alpha", Int(2)}});
+  Node* z = graph.CallFunction(Find("aten::add", "Tensor"), {y, y});
+  Node* c = graph.CallFunction(Find("aten::cat"), {Argument::List({y, z}), Int(0)});
+  graph.Output(Argument::Tuple({c}));
+  EXPECT_EQ(graph.ToString(),
+            "graph():\n"
+            "    %x : [num_users=1] = placeholder[target=x]\n"
+            "    %blocks_0_weight : [num_users=1] = get_attr[target=blocks.0.weight]\n"
+            "    %add : [num_users=2] = call_function[target=aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = {alpha: 2})\n"
+            "    %add_1 : [num_users=1] = call_function[target=aten.add.Tensor](args = (%add, %add), kwargs = {})\n"
+            "    %cat : [num_users=1] = call_function[target=aten.cat.default](args = ([%add, %add_1], 0), kwargs = {})\n"
+            "    return (%cat,)");
+  EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
+}
+
+TEST(GraphTest, NamesAreUniqueIdentifiersAndNeverReserved) {
+  Graph graph;
+  EXPECT_EQ(graph.Placeholder("a.b")->name(), "a_b");
+  EXPECT_EQ(graph.Placeholder("a.b")->name(), "a_b_1");
+  EXPECT_EQ(graph.Placeholder("a_b_1")->name(), "a_b_2");
+  EXPECT_EQ(graph.Placeholder("1st")->name(), "_1st");
+  EXPECT_EQ(graph.Placeholder("sum")->name(), "sum_1");
+}
+
+TEST(GraphTest, UserListsStayExact) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* y = graph.Placeholder("y");
+  Node* a = graph.CallFunction(Find("aten::mul", "Tensor"), {x, x});
+  Node* b = graph.CallFunction(Find("aten::stack"), {Argument::List({x, a, y})});
+  EXPECT_THAT(x->users(), ElementsAre(a, b));
+  EXPECT_THAT(b->all_input_nodes(), ElementsAre(x, a, y));
+  EXPECT_THAT(x->ReplaceAllUsesWith(y), ElementsAre(a, b));
+  EXPECT_THAT(x->users(), IsEmpty());
+  EXPECT_THAT(y->users(), ElementsAre(b, a));
+  a->set_args({x, y});
+  EXPECT_THAT(x->users(), ElementsAre(a));
+  EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
+}
+
+TEST(GraphTest, ReplacingByAUserLeavesThatUserAlone) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* relu = graph.CallFunction(Find("aten::relu"), {x});
+  Node* neg = graph.CallFunction(Find("aten::neg"), {relu});
+  Node* exp = graph.CallFunction(Find("aten::exp"), {relu});
+  EXPECT_THAT(relu->ReplaceAllUsesWith(neg), ElementsAre(exp));
+  EXPECT_THAT(neg->all_input_nodes(), ElementsAre(relu));
+  EXPECT_TRUE(graph.Lint().ok());
+}
+
+TEST(GraphTest, EraseRefusesWhatItMust) {
+  Graph graph;
+  Graph other;
+  Node* x = graph.Placeholder("x");
+  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  EXPECT_THAT(std::string(graph.EraseNode(x).message()), HasSubstr("%x still has users: %relu"));
+  EXPECT_THAT(std::string(other.EraseNode(x).message()), HasSubstr("another graph"));
+  EXPECT_TRUE(graph.EraseNode(y).ok());
+  EXPECT_THAT(std::string(graph.EraseNode(y).message()), HasSubstr("%relu is erased already"));
+  EXPECT_TRUE(graph.EraseNode(x).ok());
+  EXPECT_EQ(graph.size(), 0u);
+  EXPECT_TRUE(graph.Lint().ok());
+}
+
+TEST(GraphTest, InsertsWhereAsked) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  Node* old = graph.SetInsertBefore(y);
+  Node* between = graph.CallFunction(Find("aten::neg"), {x});
+  graph.SetInsertBefore(old);
+  EXPECT_EQ(x->next(), between);
+  EXPECT_EQ(between->next(), y);
+  EXPECT_EQ(y->prev(), between);
+}
+
+TEST(GraphTest, LintNamesAUseBeforeItsDefinition) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  graph.SetInsertBefore(y);
+  Node* early = graph.CallFunction(Find("aten::neg"), {y});
+  EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%" + early->name() + " takes %relu before its definition"));
+}
+
+TEST(GraphTest, LintNamesWhatFollowsTheOutput) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  graph.Output(x);
+  graph.CallFunction(Find("aten::relu"), {x});
+  EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%relu comes after the output"));
+}
+
+TEST(GraphDeathTest, AForeignArgumentIsABrokenInvariant) {
+  Graph graph;
+  Graph other;
+  Node* x = other.Placeholder("x");
+  EXPECT_DEATH(graph.CallFunction(Find("aten::relu"), {x}), "takes %x, which is not a live node of the same graph");
+}
+
+TEST(GraphTest, ArgumentsPrint) {
+  EXPECT_EQ(Argument().ToString(), "None");
+  EXPECT_EQ(Argument(c10::IValue()).kind(), Argument::Kind::kNone);
+  EXPECT_EQ(Argument::Tuple({Int(1)}).ToString(), "(1,)");
+  EXPECT_EQ(Argument::Slice(Int(0), Argument(), Int(2)).ToString(), "slice(0, None, 2)");
+  EXPECT_EQ(Argument::Dict({c10::IValue(std::string("a")), c10::IValue(true)}).ToString(), "{a: True}");
+}
+
+TEST(GraphModuleTest, CloneIsIndependentButSharesTensors) {
+  GraphModule module;
+  const at::Tensor w = at::ones({2});
+  ASSERT_TRUE(module.AddAttr("w", w, GraphModule::AttrKind::kParameter).ok());
+  Node* x = module.graph().Placeholder("x");
+  Node* y = module.graph().CallFunction(Find("aten::add", "Tensor"), {x, module.graph().GetAttr("w")});
+  y->meta().custom["note"] = c10::IValue(int64_t{1});
+  module.graph().Output(y);
+  auto clone = module.Clone();
+  EXPECT_EQ(clone->graph().ToString(), module.graph().ToString());
+  EXPECT_TRUE(clone->GetAttr("w")->value.toTensor().is_same(w));
+  clone->graph().output_node()->set_args({clone->graph().front()});
+  clone->graph().output_node()->prev()->meta().custom["note"] = c10::IValue(int64_t{2});
+  EXPECT_NE(clone->graph().ToString(), module.graph().ToString());
+  EXPECT_EQ(y->meta().custom["note"].toInt(), 1);
+}
+
+TEST(GraphModuleTest, ErrorsNameThePath) {
+  GraphModule module;
+  EXPECT_EQ(module.GetAttr("w").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(module.SetAttr("w", 1).code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(module.AddAttr("w", 1, GraphModule::AttrKind::kConstant).ok());
+  EXPECT_EQ(module.AddAttr("w", 1, GraphModule::AttrKind::kConstant).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(module.DeleteSubmodule("s").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(module.AddSubmodule("s", {}).code(), absl::StatusCode::kInvalidArgument);
+  module.graph().Output(module.graph().CallModule("gone", {}));
+  EXPECT_THAT(std::string(module.Lint().message()), HasSubstr("\"gone\""));
+}
+
+}  // namespace
+}  // namespace ddpopt::fx
