@@ -1,0 +1,646 @@
+#include "ddpopt/ddp/ddp_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "ATen/autocast_mode.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status.h"
+#include "c10/core/InferenceMode.h"
+#include "c10/util/Exception.h"
+#include "ddpopt/capture/tracer/trace.h"
+#include "ddpopt/ddp/frozen_reducer.h"
+#include "ddpopt/ddp/rank_compare.h"
+#include "ddpopt/distributed/process_group_c10d.h"
+#include "ddpopt/optimizer/ddp_optimizer.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "interpreter/interpreter.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/nn/module.h"
+#include "torch/nn/modules/embedding.h"
+
+namespace ddpopt {
+namespace {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// The modules that are wrapped at present, and their trainable parameters: two reducers on one parameter would both average its gradient.
+class WrappedRegistry {
+ public:
+  static WrappedRegistry& Get() {
+    static WrappedRegistry* registry = new WrappedRegistry;  // Outlives wrappers in static storage.
+    return *registry;
+  }
+
+  absl::Status Add(const torch::nn::Module* module, const std::vector<NamedTensor>& parameters) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (owned_.count(module) != 0) {
+      return absl::InvalidArgumentError("the module is wrapped in a DistributedDataParallel already; destroy that one first");
+    }
+    for (const NamedTensor& parameter : parameters) {
+      if (owned_.count(parameter.tensor.unsafeGetTensorImpl()) != 0) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "parameter \"", parameter.name, "\" belongs to another module that is wrapped in a DistributedDataParallel already"));
+      }
+    }
+    owned_.insert(module);
+    for (const NamedTensor& parameter : parameters) owned_.insert(parameter.tensor.unsafeGetTensorImpl());
+    return absl::OkStatus();
+  }
+
+  void Remove(const torch::nn::Module* module, const std::vector<NamedTensor>& parameters) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    owned_.erase(module);
+    for (const NamedTensor& parameter : parameters) owned_.erase(parameter.tensor.unsafeGetTensorImpl());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<const void*> owned_;
+};
+
+std::string ShapeText(const std::vector<int64_t>& sizes) { return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]"); }
+std::string ShapeText(at::IntArrayRef sizes) { return ShapeText(sizes.vec()); }
+std::string DtypeText(at::ScalarType dtype) { return c10::toString(dtype); }
+const char* BoolText(bool value) { return value ? "true" : "false"; }
+const char* ModeText(bool training) { return training ? "training" : "evaluation"; }
+
+std::string Describe(const char* kind, const NamedTensor& entry) {
+  return absl::StrCat(kind, " ", entry.name, ": ", DtypeText(entry.tensor.scalar_type()), " ", ShapeText(entry.tensor.sizes()), " on ",
+                      entry.tensor.device().str(), ", requires_grad=", BoolText(entry.tensor.requires_grad()));
+}
+
+absl::Status CheckTensor(const char* kind, const NamedTensor& entry) {
+  const at::Tensor& tensor = entry.tensor;
+  const std::string who = absl::StrCat(kind, " \"", entry.name, "\" ");
+  if (tensor.is_meta() || IsFake(tensor)) {
+    return absl::InvalidArgumentError(absl::StrCat(who, "has no data (a meta or fake tensor); give it a device first"));
+  }
+  if (tensor.layout() != at::kStrided) return absl::InvalidArgumentError(absl::StrCat(who, "is not dense, which is not supported"));
+  if (!tensor.device().is_cpu()) {
+    return absl::InvalidArgumentError(absl::StrCat(who, "is on ", tensor.device().str(), "; only cpu is supported so far"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckParameter(const NamedTensor& entry) {
+  DDPOPT_RETURN_IF_ERROR(CheckTensor("parameter", entry));
+  const at::ScalarType dtype = entry.tensor.scalar_type();
+  if (c10::isComplexType(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" is complex, which is not supported"));
+  }
+  if (!c10::isFloatingType(dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" has dtype ", DtypeText(dtype),
+                                                   ", which cannot have a gradient; register it as a buffer"));
+  }
+  if (!entry.tensor.is_leaf()) {
+    return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" is the result of an operation, not a leaf"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<int64_t>> CapBytes(const char* name, absl::optional<double> mebibytes) {
+  if (!mebibytes.has_value()) return absl::optional<int64_t>();
+  constexpr double kMebi = 1024.0 * 1024.0;
+  if (!(*mebibytes >= 0) || *mebibytes * kMebi > 9e18) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " must be a number >= 0, got ", *mebibytes));
+  }
+  return absl::optional<int64_t>(static_cast<int64_t>(*mebibytes * kMebi));
+}
+
+absl::StatusOr<BucketOptions> MakeBucketOptions(const DdpOptions& options) {
+  BucketOptions result;
+  DDPOPT_ASSIGN_OR_RETURN(result.bucket_cap_bytes, CapBytes("bucket_cap_mb", options.bucket_cap_mb));
+  DDPOPT_ASSIGN_OR_RETURN(result.first_bucket_cap_bytes, CapBytes("first_bucket_cap_mb", options.first_bucket_cap_mb));
+  const double cap = options.bucket_cap_mb.value_or(25.0);
+  if (options.first_bucket_cap_mb.has_value() && *options.first_bucket_cap_mb > cap) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("first_bucket_cap_mb (", *options.first_bucket_cap_mb, ") is above bucket_cap_mb (", cap, ")"));
+  }
+  result.ignored_parameters.insert(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end());
+  return result;
+}
+
+// What a captured graph holds for, of one input.
+struct InputGuard {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  at::ScalarType dtype;
+  at::Device device;
+  bool requires_grad;
+  std::size_t alias_of;  // the first input that shares its storage; its own index if none
+
+  bool StridesMatch(const at::Tensor& tensor) const {
+    if (tensor.numel() == 0) return true;
+    for (std::size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] > 1 && strides[d] != tensor.stride(static_cast<int64_t>(d))) return false;
+    }
+    return true;
+  }
+};
+
+std::size_t AliasOf(const std::vector<at::Tensor>& inputs, std::size_t i) {
+  for (std::size_t j = 0; j < i; ++j) {
+    if (inputs[j].is_alias_of(inputs[i])) return j;
+  }
+  return i;
+}
+
+struct ModuleGuard {
+  std::string name;
+  std::shared_ptr<torch::nn::Module> module;
+  bool training;
+};
+
+struct ParameterGuard {
+  NamedTensor parameter;
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype;
+  bool requires_grad;
+};
+
+constexpr char kNotGuarded[] =
+    ". The captured graph holds only for what it was captured with; make a new DistributedDataParallel for another kind of call";
+
+enum class Phase { kIdle, kForwardDone, kInBackward, kFailed };
+
+at::Tensor SingleTensor(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor();
+  if (value.isTuple() && value.toTupleRef().elements().size() == 1) return SingleTensor(value.toTupleRef().elements()[0]);
+  if (value.isList() && value.toListRef().size() == 1) return SingleTensor(value.toListRef()[0]);
+  TORCH_CHECK(false, "DistributedDataParallel: the compiled forward returned ", value.tagKind(), " instead of one tensor");
+}
+
+}  // namespace
+
+struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
+  State(std::shared_ptr<torch::nn::Module> module, ProcessGroup group, DdpOptions options)
+      : module(std::move(module)), group(std::move(group)), options(std::move(options)) {}
+  ~State() {
+    if (registered) WrappedRegistry::Get().Remove(module.get(), trainable);
+  }
+
+  std::shared_ptr<torch::nn::Module> module;
+  ProcessGroup group;
+  DdpOptions options;
+  BucketOptions bucket_options;
+
+  // Ignored ones excepted, each tensor once, under its first name.
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;
+  std::vector<NamedTensor> trainable;                     // what the Reducer reduces
+  std::unordered_map<std::string, std::size_t> index_of;  // in `trainable`, by every name
+  bool registered = false;
+
+  // Since the first forward with gradients.
+  std::vector<InputGuard> input_guards;
+  std::vector<ModuleGuard> module_guards;
+  std::vector<ParameterGuard> parameter_guards;
+  bool autocast = false;
+  TracedModule traced;  // the assignment points into its graph
+  OptimizedModule optimized;
+  std::unique_ptr<FrozenReducer> reducer;
+
+  Phase phase = Phase::kIdle;
+  int64_t forward_id = 0;
+  std::string failure;
+  StepTiming current_step;
+  StepTiming last_step;
+
+  absl::Status Collect();
+  absl::Status BroadcastFromRank0() const;
+  bool IsIgnored(const std::string& name) const { return bucket_options.ignored_parameters.contains(name); }
+
+  absl::Status Capture(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+  absl::StatusOr<std::vector<std::vector<std::size_t>>> ReducerBuckets() const;
+  void SetUp(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+
+  void CheckPhase() const;
+  void CheckInputs(const std::vector<at::Tensor>& inputs) const;
+  void CheckGuards(const std::vector<at::Tensor>& inputs) const;
+  at::Tensor ForwardWithGradients(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+
+  void OnBackwardBegin(int64_t id);
+  void OnBackwardEnd(int64_t id);
+  [[noreturn]] void Fail(const std::string& message);
+};
+
+// Fills the lists of tensors, and checks what can be checked on this rank alone.
+absl::Status DdpCore::State::Collect() {
+  if (module == nullptr) return absl::InvalidArgumentError("the module is null");
+  DDPOPT_ASSIGN_OR_RETURN(bucket_options, MakeBucketOptions(options));
+
+  std::unordered_set<std::string> unknown(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end());
+  std::unordered_map<const c10::TensorImpl*, std::size_t> seen;  // index in `trainable`, or npos
+  constexpr std::size_t kNotTrainable = static_cast<std::size_t>(-1);
+  std::unordered_set<const c10::TensorImpl*> ignored;
+  for (const auto& item : module->named_parameters()) {
+    unknown.erase(item.key());
+    if (IsIgnored(item.key())) ignored.insert(item.value().unsafeGetTensorImpl());
+  }
+  for (const auto& item : module->named_parameters()) {
+    const NamedTensor entry{item.key(), item.value()};
+    const c10::TensorImpl* impl = entry.tensor.unsafeGetTensorImpl();
+    if (ignored.count(impl) != 0) continue;  // Under one name, so under all.
+    DDPOPT_RETURN_IF_ERROR(CheckParameter(entry));
+    if (const auto [it, is_new] = seen.emplace(impl, kNotTrainable); !is_new) {
+      if (it->second != kNotTrainable) index_of.emplace(entry.name, it->second);
+      continue;
+    }
+    parameters.push_back(entry);
+    if (entry.tensor.requires_grad()) {
+      seen[impl] = trainable.size();
+      index_of.emplace(entry.name, trainable.size());
+      trainable.push_back(entry);
+    }
+  }
+  for (const auto& item : module->named_buffers()) {
+    unknown.erase(item.key());
+    if (IsIgnored(item.key())) continue;
+    const NamedTensor entry{item.key(), item.value()};
+    DDPOPT_RETURN_IF_ERROR(CheckTensor("buffer", entry));
+    buffers.push_back(entry);
+  }
+  if (!unknown.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("parameters_to_ignore names \"", *std::min_element(unknown.begin(), unknown.end()),
+                                                   "\", but the module has no such parameter or buffer"));
+  }
+  if (trainable.empty()) {
+    return absl::InvalidArgumentError(parameters.empty() && ignored.empty()
+                                          ? "the module has no parameters; there is nothing to train"
+                                          : "the module has no trainable parameters: all are frozen (requires_grad is false) or ignored");
+  }
+  for (const auto& item : module->named_modules()) {
+    const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(item.value().get());
+    if (embedding != nullptr && embedding->options.sparse()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("submodule \"", item.key(), "\" is an Embedding with sparse gradients, which are not supported"));
+    }
+  }
+  DDPOPT_RETURN_IF_ERROR(WrappedRegistry::Get().Add(module.get(), trainable));
+  registered = true;
+  return absl::OkStatus();
+}
+
+absl::Status DdpCore::State::BroadcastFromRank0() const {
+  if (group.world_size() == 1) return absl::OkStatus();
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  for (const std::vector<NamedTensor>* list : {&parameters, &buffers}) {
+    for (const NamedTensor& entry : *list) {
+      if (entry.tensor.numel() == 0) continue;
+      const absl::Status status = CatchAsStatus("", [&]() -> absl::Status {
+        const at::Tensor detached = entry.tensor.detach();
+        const at::Tensor dense = detached.contiguous();
+        at::Tensor bytes = dense.reshape({-1}).view(at::kByte);  // Every dtype travels alike.
+        DDPOPT_RETURN_IF_ERROR(group.Broadcast(bytes, 0));
+        if (!dense.is_same(detached) && group.rank() != 0) detached.copy_(dense);
+        return absl::OkStatus();
+      });
+      if (!status.ok()) return Annotate(status, absl::StrCat("broadcasting \"", entry.name, "\" from rank 0"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DdpCore>> DdpCore::Create(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
+                                                         DdpOptions options) {
+  if (group.impl() == nullptr) return absl::InvalidArgumentError("DistributedDataParallel: the process group is null");
+  auto state = std::make_shared<State>(std::move(module), std::move(group), std::move(options));
+  const absl::Status local = CatchAsStatus("", [&] { return state->Collect(); });
+  std::vector<std::string> lines;
+  if (local.ok()) {
+    for (const NamedTensor& parameter : state->parameters) lines.push_back(Describe("parameter", parameter));
+    for (const NamedTensor& buffer : state->buffers) lines.push_back(Describe("buffer", buffer));
+    const auto cap = [](absl::optional<double> mb) { return mb.has_value() ? absl::StrCat(*mb) : std::string("default"); };
+    lines.push_back(absl::StrCat("options: bucket_cap_mb ", cap(state->options.bucket_cap_mb), ", first_bucket_cap_mb ",
+                                 cap(state->options.first_bucket_cap_mb), ", init_sync ", BoolText(state->options.init_sync)));
+  }
+  absl::Status status = CompareBetweenRanks(state->group, "the models given to DistributedDataParallel", local, lines);
+  if (status.ok() && state->options.init_sync) status = state->BroadcastFromRank0();
+  if (!status.ok()) return Annotate(status, "DistributedDataParallel");
+  return std::unique_ptr<DdpCore>(new DdpCore(std::move(state)));
+}
+
+DdpCore::DdpCore(std::shared_ptr<State> state) : state_(std::move(state)) {}
+DdpCore::~DdpCore() = default;
+
+// Marks the wrapper as failed, so that nothing trains on with unsynchronised gradients.
+void DdpCore::State::Fail(const std::string& message) {
+  phase = Phase::kFailed;
+  failure = message;
+  TORCH_CHECK(false, "DistributedDataParallel on rank ", group.rank(), ": ", message);
+}
+
+void DdpCore::State::CheckPhase() const {
+  const int rank = group.rank();
+  switch (phase) {
+    case Phase::kIdle:
+      return;
+    case Phase::kForwardDone:
+      TORCH_CHECK(false, "DistributedDataParallel on rank ", rank, ": forward number ", forward_id,
+                  " was not followed by a backward: call backward() through its output once before the next forward, or run forwards that "
+                  "need none under torch::NoGradGuard");
+    case Phase::kInBackward:
+      TORCH_CHECK(
+          false, "DistributedDataParallel on rank ", rank, ": the backward of forward number ", forward_id,
+          " has not ended, or failed with an error of its own; its gradients are not synchronised. Make a new DistributedDataParallel");
+    case Phase::kFailed:
+      TORCH_CHECK(false, "DistributedDataParallel on rank ", rank, ": an earlier backward failed: ", failure,
+                  ". Its gradients are not synchronised; make a new DistributedDataParallel");
+  }
+}
+
+void DdpCore::State::CheckInputs(const std::vector<at::Tensor>& inputs) const {
+  TORCH_CHECK(!c10::InferenceMode::is_enabled(),
+              "DistributedDataParallel: forward with gradients was called under InferenceMode, where none can be computed");
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    TORCH_CHECK(inputs[i].defined(), "DistributedDataParallel: input ", i, " is undefined");
+    TORCH_CHECK(inputs[i].layout() == at::kStrided, "DistributedDataParallel: input ", i, " is not dense, which is not supported");
+    for (const NamedTensor& parameter : parameters) {
+      TORCH_CHECK(!inputs[i].is_same(parameter.tensor), "DistributedDataParallel: input ", i, " is the module's own parameter \"",
+                  parameter.name, "\"");
+    }
+  }
+}
+
+void DdpCore::State::CheckGuards(const std::vector<at::Tensor>& inputs) const {
+  TORCH_CHECK(inputs.size() == input_guards.size(), "DistributedDataParallel: forward was captured with ", input_guards.size(),
+              " arguments, but called with ", inputs.size(), kNotGuarded);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const InputGuard& guard = input_guards[i];
+    const at::Tensor& input = inputs[i];
+    const auto refuse = [&](const char* what, const std::string& captured, const std::string& given) {
+      TORCH_CHECK(false, "DistributedDataParallel: input ", i, " of forward was captured with ", what, " ", captured,
+                  ", but is given with ", what, " ", given, kNotGuarded);
+    };
+    if (input.sizes() != at::IntArrayRef(guard.sizes)) refuse("shape", ShapeText(guard.sizes), ShapeText(input.sizes()));
+    if (input.scalar_type() != guard.dtype) refuse("dtype", DtypeText(guard.dtype), DtypeText(input.scalar_type()));
+    if (input.device() != guard.device) refuse("device", guard.device.str(), input.device().str());
+    if (input.requires_grad() != guard.requires_grad) {
+      refuse("requires_grad", BoolText(guard.requires_grad), BoolText(input.requires_grad()));
+    }
+    if (!guard.StridesMatch(input)) refuse("strides", ShapeText(guard.strides), ShapeText(input.strides()));
+    if (const std::size_t alias = AliasOf(inputs, i); alias != guard.alias_of) {
+      const auto text = [&](std::size_t j) { return j == i ? std::string("no earlier input") : absl::StrCat("input ", j); };
+      refuse("memory shared with", text(guard.alias_of), text(alias));
+    }
+  }
+  for (const ModuleGuard& guard : module_guards) {
+    const bool training = guard.module->is_training();
+    TORCH_CHECK(training == guard.training, "DistributedDataParallel: ",
+                guard.name.empty() ? std::string("the module") : absl::StrCat("submodule \"", guard.name, "\""), " was captured in ",
+                ModeText(guard.training), " mode, but is in ", ModeText(training), " mode now", kNotGuarded);
+  }
+  for (const ParameterGuard& guard : parameter_guards) {
+    const at::Tensor& tensor = guard.parameter.tensor;
+    const std::string& name = guard.parameter.name;
+    TORCH_CHECK(tensor.requires_grad() == guard.requires_grad, "DistributedDataParallel: parameter \"", name,
+                "\" was captured with requires_grad ", BoolText(guard.requires_grad), ", but has requires_grad ",
+                BoolText(tensor.requires_grad()), " now", kNotGuarded);
+    TORCH_CHECK(tensor.scalar_type() == guard.dtype && tensor.sizes() == at::IntArrayRef(guard.sizes),
+                "DistributedDataParallel: parameter \"", name, "\" was captured as ", DtypeText(guard.dtype), " ", ShapeText(guard.sizes),
+                ", but is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " now", kNotGuarded);
+  }
+  TORCH_CHECK(at::autocast::is_autocast_enabled(at::kCPU) == autocast, "DistributedDataParallel: forward was captured with autocast ",
+              autocast ? "on" : "off", ", but autocast is ", autocast ? "off" : "on", " now", kNotGuarded);
+}
+
+// Traces, splits and compiles on this rank.
+absl::Status DdpCore::State::Capture(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+  const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
+  DDPOPT_ASSIGN_OR_RETURN(TracedModule new_traced, TraceModule(*module, inputs, mode, eager));
+  DDPOPT_ASSIGN_OR_RETURN(OptimizedModule new_optimized, OptimizeDdp(new_traced.module, new_traced.fake_inputs, mode,
+                                                                     options.backend ? options.backend : EagerBackend(), bucket_options));
+  traced = std::move(new_traced);
+  optimized = std::move(new_optimized);
+  return absl::OkStatus();
+}
+
+// The optimizer's buckets as indices into `trainable`, in backward order.
+absl::StatusOr<std::vector<std::vector<std::size_t>>> DdpCore::State::ReducerBuckets() const {
+  std::vector<std::vector<std::size_t>> result;
+  std::vector<bool> placed(trainable.size(), false);
+  // A Reducer bucket is one flat tensor: one dtype, one device.
+  const auto add = [&](const std::vector<std::size_t>& members) {
+    std::vector<std::vector<std::size_t>> groups;
+    for (const std::size_t index : members) {
+      const at::Tensor& tensor = trainable[index].tensor;
+      const auto fits = [&](const std::vector<std::size_t>& other) {
+        const at::Tensor& first = trainable[other.front()].tensor;
+        return first.scalar_type() == tensor.scalar_type() && first.device() == tensor.device();
+      };
+      const auto it = std::find_if(groups.begin(), groups.end(), fits);
+      if (it == groups.end()) {
+        groups.push_back({index});
+      } else {
+        it->push_back(index);
+      }
+    }
+    for (auto& members_of_one_dtype : groups) result.push_back(std::move(members_of_one_dtype));
+  };
+
+  const std::vector<Bucket>& buckets = optimized.assignment.buckets;
+  std::vector<std::size_t> members;
+  for (std::size_t i = buckets.size(); i-- > 0;) {
+    members.clear();
+    for (const std::string& name : buckets[i].parameters) {
+      const auto it = index_of.find(name);
+      if (it == index_of.end()) {
+        return absl::InternalError(absl::StrCat("bucket ", i, " holds \"", name, "\", which is no trainable parameter of the module"));
+      }
+      if (placed[it->second]) continue;  // Another name of the same tensor.
+      placed[it->second] = true;
+      members.push_back(it->second);
+    }
+    if (i > 0) add(members);
+  }
+  // What the graph does not use is reduced last, if ever: a backward without its gradient is refused.
+  if (buckets.empty()) members.clear();
+  for (std::size_t index = 0; index < trainable.size(); ++index) {
+    if (!placed[index]) members.push_back(index);
+  }
+  add(members);
+  return result;
+}
+
+void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+  std::vector<std::vector<std::size_t>> buckets;
+  const absl::Status local = CatchAsStatus("", [&]() -> absl::Status {
+    DDPOPT_RETURN_IF_ERROR(Capture(inputs, eager));
+    DDPOPT_ASSIGN_OR_RETURN(buckets, ReducerBuckets());
+    return absl::OkStatus();
+  });
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    std::vector<std::string> names;
+    for (const std::size_t index : buckets[i]) names.push_back(trainable[index].name);
+    lines.push_back(absl::StrCat("bucket ", i, ": ", absl::StrJoin(names, ", ")));
+  }
+  const absl::Status status = CompareBetweenRanks(group, "the bucket tables", local, lines);
+  TORCH_CHECK(status.ok(), "DistributedDataParallel on rank ", group.rank(),
+              ", first forward with gradients: ", std::string(status.message()));
+
+  input_guards.clear();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    input_guards.push_back({inputs[i].sizes().vec(), inputs[i].strides().vec(), inputs[i].scalar_type(), inputs[i].device(),
+                            inputs[i].requires_grad(), AliasOf(inputs, i)});
+  }
+  module_guards.clear();
+  for (const auto& item : module->named_modules()) module_guards.push_back({item.key(), item.value(), item.value()->is_training()});
+  parameter_guards.clear();
+  for (const NamedTensor& parameter : parameters) {
+    parameter_guards.push_back(
+        {parameter, parameter.tensor.sizes().vec(), parameter.tensor.scalar_type(), parameter.tensor.requires_grad()});
+  }
+  autocast = at::autocast::is_autocast_enabled(at::kCPU);
+
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+  for (const NamedTensor& parameter : trainable) {
+    tensors.push_back(parameter.tensor);
+    names.push_back(parameter.name);
+  }
+  reducer = std::make_unique<FrozenReducer>(std::move(tensors), std::move(names), std::move(buckets), group.impl()->group);
+}
+
+at::Tensor DdpCore::State::ForwardWithGradients(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+  CheckPhase();
+  CheckInputs(inputs);
+  if (reducer == nullptr) {
+    for (const NamedTensor& parameter : trainable) {
+      TORCH_CHECK(parameter.tensor.requires_grad(), "DistributedDataParallel: parameter \"", parameter.name,
+                  "\" was trainable when the module was wrapped, but has requires_grad false now");
+    }
+    SetUp(inputs, eager);
+  } else {
+    CheckGuards(inputs);
+  }
+
+  reducer->PrepareForward();
+  at::Tensor output = SingleTensor(CallGraphModule(*optimized.module, std::vector<c10::IValue>(inputs.begin(), inputs.end())));
+  TORCH_CHECK(output.requires_grad() && !output.is_leaf(),
+              "DistributedDataParallel: forward's output does not depend on any trainable parameter, so there is "
+              "no backward to synchronise");
+  reducer->PrepareBackward();
+  current_step = StepTiming();
+  const int64_t id = ++forward_id;
+  output.register_hook([weak = weak_from_this(), id](const at::Tensor&) {
+    const std::shared_ptr<State> state = weak.lock();
+    TORCH_CHECK(state != nullptr,
+                "DistributedDataParallel: backward through the output of a wrapper that has been destroyed; its gradients "
+                "could not be synchronised");
+    state->OnBackwardBegin(id);
+  });
+  phase = Phase::kForwardDone;
+  return output;
+}
+
+// Runs when the gradient of forward's output is known, before that of any parameter within the graph.
+void DdpCore::State::OnBackwardBegin(int64_t id) {
+  const int rank = group.rank();
+  TORCH_CHECK(phase != Phase::kFailed, "DistributedDataParallel on rank ", rank, ": an earlier backward failed: ", failure);
+  TORCH_CHECK(id == forward_id && phase == Phase::kForwardDone, "DistributedDataParallel on rank ", rank,
+              ": backward was called twice for forward number ", id,
+              "; its gradients have been synchronised already. Add up losses and call backward() once");
+  if (reducer->Finished()) {
+    Fail(absl::StrCat("between forward number ", id,
+                      " and its backward another backward computed gradients of all parameters; they were reduced then, and can't be "
+                      "reduced again"));
+  }
+  phase = Phase::kInBackward;
+  current_step.backward_begin = SteadySeconds();
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback([weak = weak_from_this(), id] {
+    // Queueing may move this very closure: nothing captured is used afterwards.
+    const std::weak_ptr<State> state_ref = weak;
+    const int64_t forward = id;
+    if (const auto state = state_ref.lock()) state->current_step.compute_end = SteadySeconds();
+    // The Reducer's own callback, which waits for the all-reduces, was queued during backward; the next one comes after it.
+    torch::autograd::Engine::get_default_engine().queue_callback([state_ref, forward] {
+      if (const auto state = state_ref.lock()) state->OnBackwardEnd(forward);
+    });
+  });
+}
+
+void DdpCore::State::OnBackwardEnd(int64_t id) {
+  if (id != forward_id || phase != Phase::kInBackward) return;
+  if (!reducer->Finished()) {
+    const std::vector<std::string> missing = reducer->UnreadyParameters();
+    std::vector<std::string> quoted;
+    for (const std::string& name : missing) quoted.push_back(absl::StrCat("\"", name, "\""));
+    Fail(missing.size() == 1
+             ? absl::StrCat("parameter ", quoted[0],
+                            " got no gradient in this backward, so its bucket and those after it were not synchronised. "
+                            "Every trainable parameter must take part in every backward; name exceptions in parameters_to_ignore")
+             : absl::StrCat("parameters ", absl::StrJoin(quoted, ", "),
+                            " got no gradient in this backward, so their buckets and those after "
+                            "them were not synchronised. Every trainable parameter must take part in every backward; name exceptions in "
+                            "parameters_to_ignore"));
+  }
+  current_step.backward_end = SteadySeconds();
+  for (const FrozenReducer::Times& times : reducer->BucketTimes()) current_step.buckets.push_back({times.launched, times.finished});
+  last_step = current_step;
+  phase = Phase::kIdle;
+}
+
+at::Tensor DdpCore::Forward(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+  if (!at::GradMode::is_enabled()) return eager(inputs);
+  return state_->ForwardWithGradients(inputs, eager);
+}
+
+std::vector<DdpCore::ReducerBucket> DdpCore::reducer_buckets() const {
+  std::vector<ReducerBucket> result;
+  if (state_->reducer == nullptr) return result;
+  for (const FrozenReducer::BucketContent& bucket : state_->reducer->Buckets()) {
+    ReducerBucket entry{bucket.bytes, {}};
+    for (const std::size_t index : bucket.indices) entry.parameters.push_back(state_->trainable[index].name);
+    result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+std::vector<DdpCore::ReducerBucket> DdpCore::optimizer_buckets() const {
+  std::vector<ReducerBucket> result;
+  if (state_->reducer == nullptr) return result;
+  const std::vector<Bucket>& buckets = state_->optimized.assignment.buckets;
+  for (std::size_t i = buckets.size(); i-- > 0;) result.push_back({buckets[i].bytes, buckets[i].parameters});
+  return result;
+}
+
+std::string DdpCore::bucket_table() const { return state_->reducer == nullptr ? std::string() : state_->optimized.assignment.ToTable(); }
+
+int64_t DdpCore::num_prepared_forwards() const { return state_->reducer == nullptr ? 0 : state_->reducer->NumPreparedForwards(); }
+
+int64_t DdpCore::reducer_rebuild_list_size() const {
+  return state_->reducer == nullptr ? 0 : static_cast<int64_t>(state_->reducer->RebuildListSize());
+}
+
+const StepTiming& DdpCore::last_step() const { return state_->last_step; }
+
+absl::Status DdpCore::CheckParametersEqual() const {
+  std::vector<std::string> lines;
+  const absl::Status local = CatchAsStatus("", [&] {
+    const at::NoGradGuard no_grad;
+    const auto add = [&](const char* kind, const NamedTensor& entry) {
+      const at::Tensor dense = entry.tensor.detach().contiguous();
+      const absl::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+      lines.push_back(absl::StrCat(kind, " ", entry.name, " with hash ", absl::Hex(StableHash(bytes), absl::kZeroPad16)));
+    };
+    for (const NamedTensor& parameter : state_->parameters) add("parameter", parameter);
+    for (const NamedTensor& buffer : state_->buffers) add("buffer", buffer);
+  });
+  return CompareBetweenRanks(state_->group, "the values of parameters and buffers", local, lines);
+}
+
+}  // namespace ddpopt

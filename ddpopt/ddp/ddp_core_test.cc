@@ -1,0 +1,408 @@
+// One rank: what needs no second process. Run by the distributed macro with a world of one.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "base/status.h"
+#include "ddpopt/ddp/distributed_data_parallel.h"
+#include "ddpopt/ddp/frozen_reducer.h"
+#include "ddpopt/distributed/process_group.h"
+#include "ddpopt/distributed/process_group_c10d.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testing/distributed_test.h"
+#include "torch/nn/modules/batchnorm.h"
+#include "torch/nn/modules/embedding.h"
+#include "torch/nn/modules/linear.h"
+
+namespace ddpopt {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+const ProcessGroup& Group() { return testing::TestProcessGroup(); }
+
+constexpr double kByte = 1.0 / (1024 * 1024);
+
+// What fn throws, or "" if it does not.
+std::string Thrown(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    return ExceptionMessage(e);
+  }
+  return "";
+}
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("first", first);
+    register_module("second", second);
+  }
+  at::Tensor forward(const at::Tensor& x) { return second->forward(at::relu(first->forward(x))); }
+  torch::nn::Linear first{4, 6};
+  torch::nn::Linear second{6, 2};
+};
+TORCH_MODULE(Net);
+
+template <typename N>
+std::unique_ptr<DistributedDataParallel<N>> Wrap(N net, DdpOptions options = {}) {
+  auto ddp = DistributedDataParallel<N>::Create(net, Group(), std::move(options));
+  if (!ddp.ok()) ADD_FAILURE() << ddp.status();
+  return ddp.ok() ? *std::move(ddp) : nullptr;
+}
+
+template <typename N>
+std::string Refused(N net, DdpOptions options = {}) {
+  const auto ddp = DistributedDataParallel<N>::Create(net, Group(), std::move(options));
+  if (ddp.ok()) return "";
+  EXPECT_EQ(ddp.status().code(), absl::StatusCode::kInvalidArgument) << ddp.status();
+  return std::string(ddp.status().message());
+}
+
+at::Tensor Batch() { return at::arange(12, at::kFloat).reshape({3, 4}).div(10); }
+
+TEST(Create, RefusesANullModule) {
+  EXPECT_THAT(Refused(Net(nullptr)), HasSubstr("the module is null"));
+  EXPECT_THAT(Refused(std::shared_ptr<NetImpl>()), HasSubstr("the module is null"));
+}
+
+struct FreeImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return at::matmul(x, weight); }
+  at::Tensor weight;
+};
+
+TEST(Create, RefusesNothingToTrain) {
+  EXPECT_THAT(Refused(std::make_shared<FreeImpl>()), HasSubstr("has no parameters"));
+  Net net;
+  for (at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
+  EXPECT_THAT(Refused(net), HasSubstr("no trainable parameters"));
+}
+
+TEST(Create, RefusesIntegerParametersByName) {
+  auto net = std::make_shared<FreeImpl>();
+  net->weight = net->register_parameter("weight", at::ones({4, 2}, at::kLong), /*requires_grad=*/false);
+  EXPECT_THAT(Refused(net), AllOf(HasSubstr("\"weight\""), HasSubstr("Long")));
+}
+
+TEST(Create, RefusesMetaParametersByName) {
+  auto net = std::make_shared<FreeImpl>();
+  net->weight = net->register_parameter("weight", at::empty({4, 2}, at::TensorOptions().device(at::kMeta)));
+  EXPECT_THAT(Refused(net), AllOf(HasSubstr("\"weight\""), HasSubstr("has no data")));
+}
+
+TEST(Create, RefusesSparseEmbeddingGradients) {
+  torch::nn::Embedding net(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+  EXPECT_THAT(Refused(net), HasSubstr("sparse"));
+}
+
+TEST(Create, RefusesWrappingTwiceUntilTheFirstIsGone) {
+  Net net;
+  auto ddp = Wrap(net);
+  EXPECT_THAT(Refused(net), HasSubstr("wrapped in a DistributedDataParallel already"));
+  EXPECT_THAT(Refused(net->first), AllOf(HasSubstr("\"weight\""), HasSubstr("another module")));
+  ddp.reset();
+  EXPECT_NE(Wrap(net), nullptr);
+}
+
+TEST(Create, RefusesBadCapsAndUnknownNames) {
+  DdpOptions options;
+  options.bucket_cap_mb = -1;
+  EXPECT_THAT(Refused(Net(), options), HasSubstr("bucket_cap_mb"));
+  options.bucket_cap_mb = 1;
+  options.first_bucket_cap_mb = 2;
+  EXPECT_THAT(Refused(Net(), options), HasSubstr("above"));
+  options.bucket_cap_mb.reset();
+  options.first_bucket_cap_mb = 26;
+  EXPECT_THAT(Refused(Net(), options), HasSubstr("above"));
+  DdpOptions ignoring;
+  ignoring.parameters_to_ignore = {"third.weight"};
+  EXPECT_THAT(Refused(Net(), ignoring), HasSubstr("\"third.weight\""));
+}
+
+TEST(Forward, EqualsEagerAndItsGradients) {
+  Net net;
+  const at::Tensor x = Batch();
+  const at::Tensor expected = net->forward(x);
+  expected.sum().backward();
+  std::vector<at::Tensor> grads;
+  for (at::Tensor& parameter : net->parameters()) {
+    grads.push_back(parameter.grad().clone());
+    parameter.mutable_grad() = at::Tensor();
+  }
+  auto ddp = Wrap(net);
+  const at::Tensor output = ddp->forward(x);
+  EXPECT_TRUE(at::allclose(output, expected));
+  output.sum().backward();
+  for (std::size_t i = 0; i < grads.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), grads[i])) << i;
+  EXPECT_THAT(ddp->core().bucket_table(), HasSubstr("first.weight"));
+}
+
+TEST(Forward, WithoutGradientsIsEagerAndUncounted) {
+  Net net;
+  auto ddp = Wrap(net);
+  {
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(at::equal(ddp->forward(Batch()), net->forward(Batch())));
+    EXPECT_TRUE(at::equal(ddp->forward(at::ones({1, 4})), net->forward(at::ones({1, 4}))));
+  }
+  EXPECT_EQ(ddp->core().num_prepared_forwards(), 0);
+  EXPECT_THAT(ddp->core().reducer_buckets(), IsEmpty());
+  ddp->forward(Batch()).sum().backward();
+  {
+    const at::NoGradGuard no_grad;
+    ddp->forward(at::ones({2, 4}));
+  }
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_EQ(ddp->core().num_prepared_forwards(), 2);
+}
+
+TEST(Guards, RefuseOtherInputsByName) {
+  Net net;
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_THAT(Thrown([&] {
+                ddp->forward(at::ones({5, 4}));
+              }),
+              AllOf(HasSubstr("input 0"), HasSubstr("shape [3, 4]"), HasSubstr("shape [5, 4]")));
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch().to(at::kDouble)); }), AllOf(HasSubstr("dtype Float"), HasSubstr("dtype Double")));
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch().requires_grad_()); }), HasSubstr("requires_grad false"));
+  EXPECT_THAT(Thrown([&] { ddp->forward(at::ones({4, 3}).t()); }), AllOf(HasSubstr("strides [4, 1]"), HasSubstr("strides [1, 3]")));
+  EXPECT_THAT(Thrown([&] { ddp->forward(at::Tensor()); }), HasSubstr("input 0 is undefined"));
+  // None of that did harm.
+  ddp->forward(Batch()).sum().backward();
+}
+
+TEST(Guards, RefuseAnotherNumberOfArguments) {
+  Net net;
+  auto core = DdpCore::Create(net.ptr(), Group(), {});
+  ASSERT_TRUE(core.ok()) << core.status();
+  const auto eager = [&](const std::vector<at::Tensor>& in) { return net->forward(in[0]); };
+  (*core)->Forward({Batch()}, eager).sum().backward();
+  EXPECT_THAT(Thrown([&] {
+                (*core)->Forward({Batch(), Batch()}, eager);
+              }),
+              AllOf(HasSubstr("captured with 1 arguments"), HasSubstr("called with 2")));
+  EXPECT_THAT(Thrown([&] { (*core)->Forward({}, eager); }), HasSubstr("called with 0"));
+}
+
+TEST(Guards, RefuseATrainingModeThatChangedNamingTheSubmodule) {
+  Net net;
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  net->second->eval();
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }),
+              AllOf(HasSubstr("submodule \"second\""), HasSubstr("training mode"), HasSubstr("evaluation mode")));
+  net->second->train();
+  ddp->forward(Batch()).sum().backward();
+}
+
+TEST(Guards, RefuseAParameterThatWasFrozen) {
+  Net net;
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  net->first->bias.set_requires_grad(false);
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("\"first.bias\""), HasSubstr("requires_grad")));
+}
+
+TEST(Backward, MissingIsAnErrorAtTheNextForward) {
+  Net net;
+  auto ddp = Wrap(net);
+  const at::Tensor output = ddp->forward(Batch());
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), HasSubstr("forward number 1 was not followed by a backward"));
+  output.sum().backward();
+  ddp->forward(Batch()).sum().backward();
+}
+
+TEST(Backward, TwiceIsAnError) {
+  Net net;
+  auto ddp = Wrap(net);
+  const at::Tensor loss = ddp->forward(Batch()).sum();
+  loss.backward({}, /*retain_graph=*/true);
+  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("backward was called twice"));
+  ddp->forward(Batch()).sum().backward();
+}
+
+TEST(Backward, OfADestroyedWrapperIsAnError) {
+  Net net;
+  auto ddp = Wrap(net);
+  const at::Tensor loss = ddp->forward(Batch()).sum();
+  ddp.reset();
+  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("destroyed"));
+}
+
+TEST(Backward, ByAnotherPathInBetweenIsAnError) {
+  Net net;
+  auto ddp = Wrap(net);
+  const at::Tensor loss = ddp->forward(Batch()).sum();
+  net->forward(Batch()).sum().backward();
+  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("another backward"));
+}
+
+struct UnusedImpl : NetImpl {
+  UnusedImpl() { spare = register_parameter("spare", at::ones({3})); }
+  at::Tensor spare;
+};
+
+TEST(Backward, WithoutAParametersGradientIsAnErrorNamingIt) {
+  auto net = std::make_shared<UnusedImpl>();
+  auto ddp = Wrap(net);
+  const at::Tensor loss = ddp->forward(Batch()).sum();
+  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("parameter \"spare\" got no gradient in this backward"));
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("an earlier backward failed"), HasSubstr("\"spare\"")));
+}
+
+TEST(Backward, LeavesIgnoredParametersAlone) {
+  auto net = std::make_shared<UnusedImpl>();
+  DdpOptions options;
+  options.parameters_to_ignore = {"spare", "first.bias"};
+  auto ddp = Wrap(net, options);
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_TRUE(net->first->bias.grad().defined());  // The engine's own.
+  for (const DdpCore::ReducerBucket& bucket : ddp->core().reducer_buckets()) {
+    EXPECT_THAT(bucket.parameters, ::testing::Not(::testing::Contains("first.bias")));
+  }
+}
+
+struct TwoWeightsImpl : torch::nn::Module {
+  TwoWeightsImpl() {
+    a = register_parameter("a", at::ones({4, 4}).div(8));
+    b = register_parameter("b", at::ones({4, 4}).div(4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::mm(at::relu(at::mm(x, a)), b); }
+  at::Tensor a, b;
+};
+
+TEST(Buckets, AreCutAtTheCap) {
+  constexpr int64_t kWeightBytes = 64;
+  for (const int64_t cap : {kWeightBytes - 1, kWeightBytes, kWeightBytes + 1}) {
+    auto net = std::make_shared<TwoWeightsImpl>();
+    DdpOptions options;
+    options.bucket_cap_mb = static_cast<double>(cap) * kByte;
+    auto ddp = Wrap(net, options);
+    ddp->forward(Batch()).sum().backward();
+    const auto buckets = ddp->core().reducer_buckets();
+    if (cap <= kWeightBytes) {
+      ASSERT_EQ(buckets.size(), 2u) << cap;
+      EXPECT_THAT(buckets[0].parameters, ElementsAre("b"));
+      EXPECT_THAT(buckets[1].parameters, ElementsAre("a"));
+      EXPECT_EQ(buckets[0].bytes, kWeightBytes);
+    } else {
+      ASSERT_EQ(buckets.size(), 1u) << cap;
+      EXPECT_THAT(buckets[0].parameters, ElementsAre("b", "a"));
+    }
+  }
+}
+
+TEST(Buckets, FirstCapHoldsForTheFirstReducedBucketOnly) {
+  struct FourImpl : torch::nn::Module {
+    FourImpl() {
+      for (int i = 0; i < 4; ++i) w.push_back(register_parameter(std::string(1, static_cast<char>('a' + i)), at::ones({4, 4}).div(8)));
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (const at::Tensor& weight : w) x = at::relu(at::mm(x, weight));
+      return x;
+    }
+    std::vector<at::Tensor> w;
+  };
+  DdpOptions options;
+  options.bucket_cap_mb = 65 * kByte;
+  options.first_bucket_cap_mb = 64 * kByte;
+  auto ddp = Wrap(std::make_shared<FourImpl>(), options);
+  ddp->forward(Batch()).sum().backward();
+  const auto buckets = ddp->core().reducer_buckets();
+  ASSERT_EQ(buckets.size(), 3u) << ddp->core().bucket_table();
+  EXPECT_THAT(buckets[0].parameters, ElementsAre("d"));
+  EXPECT_THAT(buckets[1].parameters, ElementsAre("c", "b"));
+  EXPECT_THAT(buckets[2].parameters, ElementsAre("a"));
+}
+
+TEST(Buckets, OfMixedDtypesAreSplitForTheReducer) {
+  struct MixedImpl : torch::nn::Module {
+    MixedImpl() {
+      a = register_parameter("a", at::ones({4, 4}));
+      b = register_parameter("b", at::ones({4, 4}, at::kDouble));
+    }
+    at::Tensor forward(const at::Tensor& x, const at::Tensor& y) { return at::add(at::mm(x, a), at::mm(y, b)); }
+    at::Tensor a, b;
+  };
+  auto net = std::make_shared<MixedImpl>();
+  auto ddp = Wrap(net);
+  ddp->forward(Batch(), Batch().to(at::kDouble)).sum().backward();
+  const auto buckets = ddp->core().reducer_buckets();
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[0].bytes + buckets[1].bytes, 64 + 128);
+  EXPECT_TRUE(net->a.grad().defined());
+  EXPECT_TRUE(net->b.grad().defined());
+}
+
+TEST(Buckets, CountATiedParameterOnce) {
+  struct TiedImpl : torch::nn::Module {
+    TiedImpl() {
+      a = register_parameter("a", at::ones({4, 4}).div(4));
+      b = register_parameter("b", a);
+    }
+    at::Tensor forward(const at::Tensor& x) { return at::mm(at::relu(at::mm(x, a)), b); }
+    at::Tensor a, b;
+  };
+  auto net = std::make_shared<TiedImpl>();
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  const auto buckets = ddp->core().reducer_buckets();
+  ASSERT_EQ(buckets.size(), 1u);
+  EXPECT_EQ(buckets[0].bytes, 64);
+}
+
+TEST(Capture, RefusesAnOperatorWithoutAFakeRuleByName) {
+  struct StrangeImpl : TwoWeightsImpl {
+    at::Tensor forward(const at::Tensor& x) { return at::add(at::mm(x, a), at::nonzero(at::mm(x, b)).sum()); }
+  };
+  auto ddp = Wrap(std::make_shared<StrangeImpl>());
+  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), HasSubstr("nonzero"));
+}
+
+TEST(Capture, RefusesToReadData) {
+  struct ReaderImpl : TwoWeightsImpl {
+    at::Tensor forward(const at::Tensor& x) { return at::mul(at::mm(x, a), at::mm(x, b).sum().item().toDouble()); }
+  };
+  auto ddp = Wrap(std::make_shared<ReaderImpl>());
+  EXPECT_NE(Thrown([&] { ddp->forward(Batch()); }), "");
+}
+
+TEST(FrozenReducer, KeepsItsBucketsAndNamesWhatIsMissing) {
+  const at::Tensor a = at::ones({2}).requires_grad_();
+  const at::Tensor b = at::ones({3}).requires_grad_();
+  FrozenReducer reducer({a, b}, {"a", "b"}, {{1}, {0}}, Group().impl()->group);
+  for (int step = 0; step < 5; ++step) {
+    reducer.PrepareForward();
+    reducer.PrepareBackward();
+    EXPECT_FALSE(reducer.Finished());
+    EXPECT_THAT(reducer.UnreadyParameters(), UnorderedElementsAre("a", "b"));
+    at::add(a.sum(), b.sum()).backward();
+    EXPECT_TRUE(reducer.Finished());
+    EXPECT_THAT(reducer.UnreadyParameters(), IsEmpty());
+    EXPECT_EQ(reducer.RebuildListSize(), 0u);
+    EXPECT_FALSE(reducer.rebuild_buckets());
+    ASSERT_EQ(reducer.Buckets().size(), 2u);
+    EXPECT_THAT(reducer.Buckets()[0].indices, ElementsAre(1u));
+    EXPECT_EQ(reducer.Buckets()[0].bytes, 12);
+    for (const FrozenReducer::Times& times : reducer.BucketTimes()) EXPECT_LE(times.launched, times.finished);
+  }
+  EXPECT_EQ(reducer.NumPreparedForwards(), 5);
+  reducer.PrepareForward();
+  reducer.PrepareBackward();
+  b.sum().backward();
+  EXPECT_FALSE(reducer.Finished());
+  EXPECT_THAT(reducer.UnreadyParameters(), ElementsAre("a"));
+}
+
+}  // namespace
+}  // namespace ddpopt

@@ -1,0 +1,15 @@
+#ifndef DDPOPT_DDPOPT_H_
+#define DDPOPT_DDPOPT_H_
+
+// The one public header of ddpopt: data-parallel training of LibTorch modules.
+//
+//   auto pg  = ddpopt::InitProcessGroup();
+//   auto ddp = ddpopt::DistributedDataParallel<Net>::Create(net, *pg);
+//   auto loss = (*ddp)->forward(x, y);
+//   loss.backward();
+//   optimizer.step();
+
+#include "ddpopt/ddp/distributed_data_parallel.h"  // IWYU pragma: export
+#include "ddpopt/distributed/process_group.h"      // IWYU pragma: export
+
+#endif  // DDPOPT_DDPOPT_H_
