@@ -22,8 +22,9 @@ c10::DispatchKeySet KeysFor(c10::Device device) {
 }  // namespace
 
 FakeStorage FakeStorage::Over(c10::Storage meta, c10::Device device) {
-  auto claimed = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(meta.nbytes())),
-                                                       at::DataPtr(nullptr, device), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+  auto claimed =
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(meta.nbytes())),
+                                            at::DataPtr(nullptr, device), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
   claimed->release_data_and_set_meta_custom_data_ptr_error_msg_(kNoData);
   return {c10::Storage(std::move(claimed)), std::move(meta)};
 }
@@ -40,7 +41,8 @@ FakeTensorImpl::FakeTensorImpl(FakeStorage storage, c10::Device device, caffe2::
   device_opt_ = device;
 }
 
-FakeTensorImpl::FakeTensorImpl(FakeStorage storage, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
+FakeTensorImpl::FakeTensorImpl(FakeStorage storage, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
+                               std::shared_ptr<FakeTensorMode> mode)
     : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage.claimed), base_keys, dtype),
       meta_storage_(std::move(storage.meta)),
       mode_(std::move(mode)) {}

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/core/List.h"
 #include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/List.h"
 #include "ATen/core/function_schema.h"
 #include "ATen/core/jit_type.h"
 #include "ATen/ops/_local_scalar_dense.h"
@@ -34,11 +34,11 @@ using c10::IValue;
 struct OpInfo {
   enum class Rule { kKernel, kNoRule, kPassThrough, kDynamicShape, kDataDependent, kEqual, kLift, kIndex };
   Rule rule = Rule::kKernel;
-  bool mixes_devices = false;                      // takes tensors of several devices by its nature
-  bool bumps_versions = false;                     // changes its arguments through the operators it calls, which count the change
-  c10::SmallVector<std::size_t, 2> device_args;    // which become meta
-  c10::SmallVector<std::size_t, 2> dropped_args;   // which become None: generators, pinning
-  c10::SmallVector<bool, 8> writes;                // per argument
+  bool mixes_devices = false;                     // takes tensors of several devices by its nature
+  bool bumps_versions = false;                    // changes its arguments through the operators it calls, which count the change
+  c10::SmallVector<std::size_t, 2> device_args;   // which become meta
+  c10::SmallVector<std::size_t, 2> dropped_args;  // which become None: generators, pinning
+  c10::SmallVector<bool, 8> writes;               // per argument
 };
 
 bool MentionsTensor(const c10::TypePtr& type) {
@@ -57,7 +57,8 @@ c10::TypePtr WithoutOptional(c10::TypePtr type) {
 std::string NameOf(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
 
 std::string Describe(const at::Tensor& tensor) {
-  return absl::StrCat("shape [", absl::StrJoin(tensor.sizes(), ", "), "], dtype ", c10::toString(tensor.scalar_type()), ", device ", tensor.device().str());
+  return absl::StrCat("shape [", absl::StrJoin(tensor.sizes(), ", "), "], dtype ", c10::toString(tensor.scalar_type()), ", device ",
+                      tensor.device().str());
 }
 
 // Operators whose results' shapes or values depend on data, and whose tags don't say so in every version.
@@ -132,7 +133,8 @@ class MetaCall {
       op_.callBoxed(stack);
     } catch (const c10::NotImplementedError& error) {
       std::string why = error.what_without_backtrace();
-      for (const char* tail : {" with arguments from", " to run this operator with Meta tensors", ". You are likely"}) why = why.substr(0, why.find(tail));
+      for (const char* tail : {" with arguments from", " to run this operator with Meta tensors", ". You are likely"})
+        why = why.substr(0, why.find(tail));
       TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op_), " has no fake rule (schema ", c10::toString(op_.schema()), "): ", why);
     }
     for (const Input& input : inputs_) {
@@ -166,7 +168,8 @@ class MetaCall {
         }
         value = std::move(metas);
       } else if (value.isStorage()) {
-        TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op_), " has no fake rule: argument ", i, " is a storage (schema ", c10::toString(op_.schema()), ")");
+        TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op_), " has no fake rule: argument ", i, " is a storage (schema ",
+                                    c10::toString(op_.schema()), ")");
       }
     }
     for (const std::size_t i : info_.device_args) {
@@ -218,20 +221,22 @@ class MetaCall {
       return;
     }
     if (weak || info_.mixes_devices) return;
-    TORCH_CHECK(*device_ == device, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is on ", device.str(), ", others are on ", device_->str());
+    TORCH_CHECK(*device_ == device, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is on ", device.str(), ", others are on ",
+                device_->str());
   }
 
   [[noreturn]] void RefuseReal(const at::Tensor& tensor, std::size_t index) const {
-    TORCH_CHECK(!tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey), NameOf(op_), ": argument ", index, " ('", ArgName(index), "', ",
-                Describe(tensor), ") is a real tensor that was given a fake tensor's data (set_data)");
+    TORCH_CHECK(!tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey), NameOf(op_), ": argument ", index, " ('", ArgName(index),
+                "', ", Describe(tensor), ") is a real tensor that was given a fake tensor's data (set_data)");
     std::string kind = "real tensor";
     if (tensor.dim() == 0 && tensor.device().is_cpu()) {
       c10::Scalar value = at::_local_scalar_dense(tensor);
       if (!value.isComplex()) kind = absl::StrCat("real tensor, the scalar ", value.toDouble());
     }
-    TORCH_CHECK(false, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is a ", kind, " (", Describe(tensor),
-                "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on the way ",
-                "(constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
+    TORCH_CHECK(
+        false, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is a ", kind, " (", Describe(tensor),
+        "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on the way ",
+        "(constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
   }
 
   const std::string& ArgName(std::size_t index) const { return op_.schema().arguments()[index].name(); }
@@ -276,7 +281,8 @@ class MetaCall {
     for (const auto& [result, fake] : results_) {
       if (result.is_same(meta)) return fake;
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(meta.is_meta(), NameOf(op_), " has no fake rule (schema ", c10::toString(op_.schema()), "): its kernel made a real tensor");
+    TORCH_CHECK_NOT_IMPLEMENTED(meta.is_meta(), NameOf(op_), " has no fake rule (schema ", c10::toString(op_.schema()),
+                                "): its kernel made a real tensor");
     at::Tensor fake = MakeFake(meta);
     results_.emplace_back(meta, fake);
     return fake;
@@ -430,8 +436,8 @@ at::Tensor FakeTensorMode::FromReal(const at::Tensor& real) {
       DisableModesGuard no_pre_modes(Level::kPreAutograd);
       DisableModesGuard no_post_modes(Level::kPostAutograd);
       c10::AutoGradMode grad(true);
-      auto leaf = c10::make_intrusive<FakeTensorImpl>(FakeStorage::OfSize(real.storage().nbytes(), real.device()), real.device(), real.dtype(),
-                                                      shared_from_this());
+      auto leaf = c10::make_intrusive<FakeTensorImpl>(FakeStorage::OfSize(real.storage().nbytes(), real.device()), real.device(),
+                                                      real.dtype(), shared_from_this());
       leaf->CopyGeometry(*real.unsafeGetTensorImpl());
       const at::Tensor copy = at::clone(at::Tensor(std::move(leaf)).requires_grad_());
       torch::autograd::impl::set_gradient_edge(fake, torch::autograd::impl::gradient_edge(copy));
@@ -478,8 +484,9 @@ void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* st
     case OpInfo::Rule::kIndex:
       // A mask selects as many elements as it has ones.
       for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {
-        TORCH_CHECK_NOT_IMPLEMENTED(!index.has_value() || !index->defined() || (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte),
-                                    NameOf(op), ": with a mask, the shape of its result depends on data, which a fake tensor doesn't have");
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            !index.has_value() || !index->defined() || (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte), NameOf(op),
+            ": with a mask, the shape of its result depends on data, which a fake tensor doesn't have");
       }
       [[fallthrough]];
     case OpInfo::Rule::kKernel:
@@ -493,7 +500,8 @@ void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* st
     case OpInfo::Rule::kDynamicShape:
       TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op), ": the shape of its result depends on data, which a fake tensor doesn't have");
     case OpInfo::Rule::kDataDependent:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op),
+                                  ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have");
     case OpInfo::Rule::kEqual: {
       TORCH_CHECK_NOT_IMPLEMENTED(arguments[0].toTensor().is_same(arguments[1].toTensor()), NameOf(op),
                                   ": data-dependent: whether two different fake tensors hold equal values isn't known");

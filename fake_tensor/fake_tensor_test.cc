@@ -1,19 +1,18 @@
-#include "fake_tensor/fake_tensor_mode.h"
-
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/Generator.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/CPUGeneratorImpl.h"
 #include "base/dispatch_keys.h"
 #include "base/status.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
+#include "fake_tensor/fake_tensor_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -21,10 +20,10 @@
 namespace ddpopt {
 namespace {
 
+using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using at::Tensor;
 
 template <typename Fn>
 std::string ErrorOf(Fn&& fn) {
@@ -240,7 +239,8 @@ TEST_F(FakeTensorTest, DataDependenceIsRefusedByName) {
 
 TEST_F(FakeTensorTest, OperatorsWithoutARuleAreRefusedByName) {
   const Tensor x = mode_->FromReal(at::ones({2, 3, 4}));
-  EXPECT_THAT(ErrorOf([&] { at::_cdist_forward(x, x, 2.0, std::nullopt); }), AllOf(HasSubstr("aten::_cdist_forward"), HasSubstr("no fake rule"), HasSubstr("schema")));
+  EXPECT_THAT(ErrorOf([&] { at::_cdist_forward(x, x, 2.0, std::nullopt); }),
+              AllOf(HasSubstr("aten::_cdist_forward"), HasSubstr("no fake rule"), HasSubstr("schema")));
 }
 
 TEST_F(FakeTensorTest, ShapeErrorsAreTheKernels) {
@@ -323,7 +323,8 @@ TEST_F(FakeTensorTest, BackwardOfAnMlp) {
   const Tensor x = mode_->FromReal(at::ones({5, 4}));
   const std::vector<Tensor> params = {mode_->FromReal(w1), mode_->FromReal(b1), mode_->FromReal(w2)};
   ModeGuard guard(mode_);
-  const Tensor loss = at::cross_entropy_loss(at::linear(at::gelu(at::linear(x, params[0], params[1])), params[2]), at::ones({5}, at::kLong));
+  const Tensor loss =
+      at::cross_entropy_loss(at::linear(at::gelu(at::linear(x, params[0], params[1])), params[2]), at::ones({5}, at::kLong));
   loss.backward();
   for (const Tensor& p : params) {
     ASSERT_TRUE(IsFake(p.grad()));
@@ -341,9 +342,9 @@ TEST_F(FakeTensorTest, BackwardOfAnMlp) {
 
 TEST_F(FakeTensorTest, BackwardOfAConvolutionalNet) {
   const Tensor x = mode_->FromReal(at::ones({2, 3, 8, 8}));
-  const std::vector<Tensor> params = {
-      mode_->FromReal(at::ones({4, 3, 3, 3}).requires_grad_()), mode_->FromReal(at::ones({4}).requires_grad_()),
-      mode_->FromReal(at::ones({4}).requires_grad_()), mode_->FromReal(at::ones({2, 64}).requires_grad_())};
+  const std::vector<Tensor> params = {mode_->FromReal(at::ones({4, 3, 3, 3}).requires_grad_()),
+                                      mode_->FromReal(at::ones({4}).requires_grad_()), mode_->FromReal(at::ones({4}).requires_grad_()),
+                                      mode_->FromReal(at::ones({2, 64}).requires_grad_())};
   const Tensor mean = mode_->FromReal(at::zeros({4}));
   const Tensor var = mode_->FromReal(at::ones({4}));
   ModeGuard guard(mode_);

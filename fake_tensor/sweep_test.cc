@@ -36,9 +36,9 @@ std::string Meta(const Tensor& t) {
   if (!t.defined()) return "undefined";
   std::vector<std::string> strides;
   for (int64_t i = 0; i < t.dim(); ++i) strides.push_back(t.size(i) <= 1 || t.numel() == 0 ? "_" : absl::StrCat(t.stride(i)));
-  return absl::StrCat(c10::toString(t.scalar_type()), "[", absl::StrJoin(t.sizes(), ","), "] strides (", absl::StrJoin(strides, ","), ") at ",
-                      t.storage_offset(), " of ", t.storage().nbytes(), " bytes, ", t.device().str(), t.requires_grad() ? ", grad" : "",
-                      t.is_leaf() ? "" : ", history");
+  return absl::StrCat(c10::toString(t.scalar_type()), "[", absl::StrJoin(t.sizes(), ","), "] strides (", absl::StrJoin(strides, ","),
+                      ") at ", t.storage_offset(), " of ", t.storage().nbytes(), " bytes, ", t.device().str(),
+                      t.requires_grad() ? ", grad" : "", t.is_leaf() ? "" : ", history");
 }
 
 // Which earlier tensors each one is, or shares memory with.
@@ -133,10 +133,30 @@ Tensor ChannelsLast(at::IntArrayRef sizes) { return at::ones(sizes).contiguous(a
 Tensors Unpack(std::tuple<Tensor, Tensor> t) { return {std::get<0>(t), std::get<1>(t)}; }
 Tensors Unpack(std::tuple<Tensor, Tensor, Tensor> t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
 
-#define UNARY(expr) [](const Tensors& i) -> Tensors { const Tensor& x = i[0]; return {(expr)}; }
-#define BINARY(expr) [](const Tensors& i) -> Tensors { const Tensor& x = i[0]; const Tensor& y = i[1]; return {(expr)}; }
-#define TERNARY(expr) [](const Tensors& i) -> Tensors { const Tensor& x = i[0]; const Tensor& y = i[1]; const Tensor& z = i[2]; return {(expr)}; }
-#define MANY(expr) [](const Tensors& i) -> Tensors { const Tensor& x = i[0]; static_cast<void>(x); return (expr); }
+#define UNARY(expr)                 \
+  [](const Tensors& i) -> Tensors { \
+    const Tensor& x = i[0];         \
+    return {(expr)};                \
+  }
+#define BINARY(expr)                \
+  [](const Tensors& i) -> Tensors { \
+    const Tensor& x = i[0];         \
+    const Tensor& y = i[1];         \
+    return {(expr)};                \
+  }
+#define TERNARY(expr)               \
+  [](const Tensors& i) -> Tensors { \
+    const Tensor& x = i[0];         \
+    const Tensor& y = i[1];         \
+    const Tensor& z = i[2];         \
+    return {(expr)};                \
+  }
+#define MANY(expr)                  \
+  [](const Tensors& i) -> Tensors { \
+    const Tensor& x = i[0];         \
+    static_cast<void>(x);           \
+    return (expr);                  \
+  }
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
@@ -338,7 +358,8 @@ std::vector<Case> Cases() {
     const char* suffix = train ? "_train" : "_eval";
     add(absl::StrCat("batch_norm_2d", suffix), {F({4, 6}), F({6}), F({6}), NoGrad({6}), NoGrad({6})}, batch_norm(train));
     add(absl::StrCat("batch_norm_4d", suffix), {F({2, 6, 3, 3}), F({6}), F({6}), NoGrad({6}), NoGrad({6})}, batch_norm(train));
-    add(absl::StrCat("batch_norm_channels_last", suffix), {ChannelsLast({2, 6, 3, 3}), F({6}), F({6}), NoGrad({6}), NoGrad({6})}, batch_norm(train));
+    add(absl::StrCat("batch_norm_channels_last", suffix), {ChannelsLast({2, 6, 3, 3}), F({6}), F({6}), NoGrad({6}), NoGrad({6})},
+        batch_norm(train));
   }
   add("batch_norm_no_affine", {F({4, 6}), Tensor(), Tensor(), NoGrad({6}), NoGrad({6})}, batch_norm(true));
   add("batch_norm_no_stats", {F({4, 6}), F({6}), F({6}), Tensor(), Tensor()}, batch_norm(true));
@@ -357,7 +378,8 @@ std::vector<Case> Cases() {
   add("conv1d", {F({2, 3, 8}), F({4, 3, 3}), F({4})}, TERNARY(at::conv1d(x, y, z)));
   add("conv3d", {F({2, 3, 5, 5, 5}), F({4, 3, 3, 3, 3}), F({4})}, TERNARY(at::conv3d(x, y, z)));
   add("conv_transpose2d", {F({2, 3, 8, 8}), F({3, 4, 3, 3}), F({4})}, TERNARY(at::conv_transpose2d(x, y, z, 2, 1, 1)));
-  add("conv2d_double", {F({2, 3, 8, 8}).detach().to(at::kDouble).requires_grad_(), F({4, 3, 3, 3}).detach().to(at::kDouble).requires_grad_()},
+  add("conv2d_double",
+      {F({2, 3, 8, 8}).detach().to(at::kDouble).requires_grad_(), F({4, 3, 3, 3}).detach().to(at::kDouble).requires_grad_()},
       BINARY(at::conv2d(x, y)));
   add("max_pool2d", {F({2, 3, 8, 8})}, UNARY(at::max_pool2d(x, 2)));
   add("max_pool2d_strided", {F({2, 3, 9, 9})}, UNARY(at::max_pool2d(x, 3, 2, 1)));
@@ -372,7 +394,9 @@ std::vector<Case> Cases() {
 
   // Attention.
   const auto sdpa = [](bool causal, double dropout) {
-    return [causal, dropout](const Tensors& i) -> Tensors { return {at::scaled_dot_product_attention(i[0], i[1], i[2], {}, dropout, causal)}; };
+    return [causal, dropout](const Tensors& i) -> Tensors {
+      return {at::scaled_dot_product_attention(i[0], i[1], i[2], {}, dropout, causal)};
+    };
   };
   const auto heads = [] { return F({2, 4, 3, 8}).detach().transpose(1, 2).requires_grad_(); };
   add("sdpa", {F({2, 3, 4, 8}), F({2, 3, 4, 8}), F({2, 3, 4, 8})}, sdpa(false, 0));

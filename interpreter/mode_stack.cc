@@ -94,7 +94,8 @@ ModeGuard::ModeGuard(std::shared_ptr<Mode> mode) {
 
 ModeGuard::~ModeGuard() {
   Modes& modes = ModesOf(level_);
-  CHECK(modes.size() == depth_ && modes.back().get() == mode_) << "mode guards must be destroyed in reverse order, on the thread that made them";
+  CHECK(modes.size() == depth_ && modes.back().get() == mode_)
+      << "mode guards must be destroyed in reverse order, on the thread that made them";
   modes.pop_back();
   if (depth_ == 1) SyncKey(level_);
 }

@@ -20,11 +20,13 @@ int64_t At(IntArrayRef list, int64_t i) { return list.size() == 1 ? list[0] : li
 std::vector<int64_t> OutputSizes(const Tensor& input, const Tensor& weight, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                  bool transposed, IntArrayRef output_padding, int64_t groups) {
   const int64_t spatial = weight.dim() - 2;
-  TORCH_CHECK(spatial > 0 && input.dim() == weight.dim(), "convolution: input of ", input.dim(), " dimensions for a weight of ", weight.dim());
+  TORCH_CHECK(spatial > 0 && input.dim() == weight.dim(), "convolution: input of ", input.dim(), " dimensions for a weight of ",
+              weight.dim());
   const int64_t wanted = transposed ? weight.size(0) : weight.size(1) * groups;
   TORCH_CHECK(input.size(1) == wanted, "convolution: the weight of shape ", weight.sizes(), " with ", groups, " groups wants ", wanted,
               " input channels, not ", input.size(1));
-  TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "convolution: input is ", input.scalar_type(), ", weight is ", weight.scalar_type());
+  TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "convolution: input is ", input.scalar_type(), ", weight is ",
+              weight.scalar_type());
   std::vector<int64_t> sizes = {input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t reach = At(dilation, i) * (weight.size(i + 2) - 1);
@@ -64,7 +66,8 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
   if (output_mask[0]) std::get<0>(grads) = Empty(input.sizes(), input.options(), format);
   if (output_mask[1]) std::get<1>(grads) = Empty(weight.sizes(), weight.options(), format);
   if (output_mask[2]) {
-    std::get<2>(grads) = bias_sizes.has_value() ? Empty(*bias_sizes, grad_output.options()) : Empty({grad_output.size(1)}, grad_output.options());
+    std::get<2>(grads) =
+        bias_sizes.has_value() ? Empty(*bias_sizes, grad_output.options()) : Empty({grad_output.size(1)}, grad_output.options());
   }
   return grads;
 }

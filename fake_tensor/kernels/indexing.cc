@@ -26,8 +26,8 @@ Tensor IndexSelect(const Tensor& self, int64_t dim, const Tensor& index) {
 
 Tensor EmbeddingDenseBackward(const Tensor& grad_output, const Tensor& indices, int64_t num_weights, int64_t /*padding_idx*/,
                               bool /*scale_grad_by_freq*/) {
-  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt, "embedding_dense_backward: indices must be int32 or int64, not ",
-              indices.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
+              "embedding_dense_backward: indices must be int32 or int64, not ", indices.scalar_type());
   return Empty({num_weights, grad_output.size(-1)}, grad_output.options());
 }
 

@@ -18,24 +18,26 @@ Tensor MseLossBackward(const Tensor& /*grad_output*/, const Tensor& self, const 
   return EmptyContiguousLike(self);
 }
 
-Tensor SmoothL1LossBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/, double /*beta*/) {
+Tensor SmoothL1LossBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/,
+                            double /*beta*/) {
   return EmptyContiguousLike(self);
 }
-Tensor& SmoothL1LossBackwardOut(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/, double /*beta*/,
-                                Tensor& grad_input) {
+Tensor& SmoothL1LossBackwardOut(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/,
+                                double /*beta*/, Tensor& grad_input) {
   grad_input.resize_(self.sizes());
   return grad_input;
 }
 
 Tensor BinaryCrossEntropy(const Tensor& self, const Tensor& target, const MaybeTensor& /*weight*/, int64_t reduction) {
-  TORCH_CHECK(self.sizes() == target.sizes(), "binary_cross_entropy: input and target differ in shape: ", self.sizes(), " and ", target.sizes());
+  TORCH_CHECK(self.sizes() == target.sizes(), "binary_cross_entropy: input and target differ in shape: ", self.sizes(), " and ",
+              target.sizes());
   // Reduced in place, in storage for all elements.
   Tensor loss = at::empty_like(self);
   if (reduction != at::Reduction::None) loss.resize_({});
   return loss;
 }
-Tensor BinaryCrossEntropyBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, const MaybeTensor& /*weight*/,
-                                  int64_t /*reduction*/) {
+Tensor BinaryCrossEntropyBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/,
+                                  const MaybeTensor& /*weight*/, int64_t /*reduction*/) {
   return at::empty_like(self);
 }
 

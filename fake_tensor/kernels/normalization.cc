@@ -26,8 +26,8 @@ std::tuple<Tensor, Tensor, Tensor> NativeBatchNorm(const Tensor& input, const Ma
   TORCH_CHECK(input.dim() >= 2, "native_batch_norm: expected at least 2 dimensions, got ", input.sizes());
   const int64_t channels = input.size(1);
   for (const MaybeTensor* tensor : {&weight, &bias, &running_mean, &running_var}) {
-    TORCH_CHECK(!Given(*tensor) || (*tensor)->numel() == channels, "native_batch_norm: ", channels, " channels, but a parameter or buffer of shape ",
-                Given(*tensor) ? (*tensor)->sizes() : IntArrayRef());
+    TORCH_CHECK(!Given(*tensor) || (*tensor)->numel() == channels, "native_batch_norm: ", channels,
+                " channels, but a parameter or buffer of shape ", Given(*tensor) ? (*tensor)->sizes() : IntArrayRef());
   }
   const at::TensorOptions stats = StatOptions(input, Given(weight) ? weight : running_mean);
   const int64_t saved = training ? channels : 0;
@@ -36,8 +36,8 @@ std::tuple<Tensor, Tensor, Tensor> NativeBatchNorm(const Tensor& input, const Ma
 
 std::tuple<Tensor, Tensor, Tensor> NativeBatchNormBackward(const Tensor& /*grad_out*/, const Tensor& input, const MaybeTensor& weight,
                                                            const MaybeTensor& running_mean, const MaybeTensor& /*running_var*/,
-                                                           const MaybeTensor& /*save_mean*/, const MaybeTensor& /*save_invstd*/, bool /*train*/,
-                                                           double /*eps*/, std::array<bool, 3> output_mask) {
+                                                           const MaybeTensor& /*save_mean*/, const MaybeTensor& /*save_invstd*/,
+                                                           bool /*train*/, double /*eps*/, std::array<bool, 3> output_mask) {
   const at::TensorOptions stats = StatOptions(input, Given(weight) ? weight : running_mean);
   std::tuple<Tensor, Tensor, Tensor> grads;
   if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);
@@ -49,11 +49,11 @@ std::tuple<Tensor, Tensor, Tensor> NativeBatchNormBackward(const Tensor& /*grad_
 std::tuple<Tensor, Tensor, Tensor> NativeLayerNorm(const Tensor& input, IntArrayRef normalized_shape, const MaybeTensor& weight,
                                                    const MaybeTensor& bias, double /*eps*/) {
   const int64_t kept = input.dim() - static_cast<int64_t>(normalized_shape.size());
-  TORCH_CHECK(!normalized_shape.empty() && kept >= 0 && input.sizes().slice(kept) == normalized_shape, "native_layer_norm: normalized_shape ",
-              normalized_shape, " doesn't end the input's shape ", input.sizes());
+  TORCH_CHECK(!normalized_shape.empty() && kept >= 0 && input.sizes().slice(kept) == normalized_shape,
+              "native_layer_norm: normalized_shape ", normalized_shape, " doesn't end the input's shape ", input.sizes());
   for (const MaybeTensor* tensor : {&weight, &bias}) {
-    TORCH_CHECK(!Given(*tensor) || (*tensor)->sizes() == normalized_shape, "native_layer_norm: a parameter's shape differs from normalized_shape ",
-                normalized_shape);
+    TORCH_CHECK(!Given(*tensor) || (*tensor)->sizes() == normalized_shape,
+                "native_layer_norm: a parameter's shape differs from normalized_shape ", normalized_shape);
   }
   std::vector<int64_t> stat_sizes = input.sizes().slice(0, kept).vec();
   stat_sizes.resize(input.dim(), 1);
@@ -61,9 +61,10 @@ std::tuple<Tensor, Tensor, Tensor> NativeLayerNorm(const Tensor& input, IntArray
   return {EmptyContiguousLike(input), Empty(stat_sizes, stats), Empty(stat_sizes, stats)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> NativeLayerNormBackward(const Tensor& /*grad_out*/, const Tensor& input, IntArrayRef /*normalized_shape*/,
-                                                           const Tensor& /*mean*/, const Tensor& /*rstd*/, const MaybeTensor& weight,
-                                                           const MaybeTensor& bias, std::array<bool, 3> output_mask) {
+std::tuple<Tensor, Tensor, Tensor> NativeLayerNormBackward(const Tensor& /*grad_out*/, const Tensor& input,
+                                                           IntArrayRef /*normalized_shape*/, const Tensor& /*mean*/, const Tensor& /*rstd*/,
+                                                           const MaybeTensor& weight, const MaybeTensor& bias,
+                                                           std::array<bool, 3> output_mask) {
   std::tuple<Tensor, Tensor, Tensor> grads;
   if (output_mask[0]) std::get<0>(grads) = EmptyContiguousLike(input);
   if (output_mask[1] && Given(weight)) std::get<1>(grads) = EmptyContiguousLike(*weight);
@@ -82,8 +83,9 @@ std::tuple<Tensor, Tensor, Tensor> NativeGroupNorm(const Tensor& input, const Ma
 }
 
 std::tuple<Tensor, Tensor, Tensor> NativeGroupNormBackward(const Tensor& /*grad_out*/, const Tensor& input, const Tensor& mean,
-                                                           const Tensor& /*rstd*/, const MaybeTensor& weight, int64_t /*n*/, int64_t channels,
-                                                           int64_t /*hxw*/, int64_t /*groups*/, std::array<bool, 3> output_mask) {
+                                                           const Tensor& /*rstd*/, const MaybeTensor& weight, int64_t /*n*/,
+                                                           int64_t channels, int64_t /*hxw*/, int64_t /*groups*/,
+                                                           std::array<bool, 3> output_mask) {
   const at::TensorOptions parameters = Given(weight) ? weight->options() : mean.options();
   std::tuple<Tensor, Tensor, Tensor> grads;
   if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);

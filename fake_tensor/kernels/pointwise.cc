@@ -33,12 +33,7 @@ Tensor& AbsOut(const Tensor& self, Tensor& out) {
 }
 
 Tensor& LogicalBinaryOut(const Tensor& self, const Tensor& other, Tensor& out) {
-  at::TensorIteratorConfig()
-      .check_all_same_dtype(false)
-      .add_output(out)
-      .add_const_input(self)
-      .add_const_input(other)
-      .build();
+  at::TensorIteratorConfig().check_all_same_dtype(false).add_output(out).add_const_input(self).add_const_input(other).build();
   return out;
 }
 Tensor& LogicalNotOut(const Tensor& self, Tensor& out) {
@@ -71,9 +66,7 @@ Tensor& WhereOut(const Tensor& condition, const Tensor& self, const Tensor& othe
   return out;
 }
 
-std::tuple<Tensor, Tensor> LogSigmoidForward(const Tensor& self) {
-  return {at::empty_like(self), EmptyContiguousLike(self)};
-}
+std::tuple<Tensor, Tensor> LogSigmoidForward(const Tensor& self) { return {at::empty_like(self), EmptyContiguousLike(self)}; }
 Tensor LogSigmoidBackward(const Tensor& grad, const Tensor& self, const Tensor& /*buffer*/) { return Binary(grad, self); }
 
 TORCH_LIBRARY_IMPL(aten, Meta, m) {

@@ -28,8 +28,8 @@ std::tuple<Tensor, Tensor> VarianceAndMean(const Tensor& self, at::OptionalIntAr
 }
 
 Tensor Dot(const Tensor& self, const Tensor& other) {
-  TORCH_CHECK(self.dim() == 1 && other.dim() == 1 && self.numel() == other.numel(), "dot: two vectors of one length are wanted, not ", self.sizes(),
-              " and ", other.sizes());
+  TORCH_CHECK(self.dim() == 1 && other.dim() == 1 && self.numel() == other.numel(), "dot: two vectors of one length are wanted, not ",
+              self.sizes(), " and ", other.sizes());
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "dot: both vectors must have one dtype, not ", self.scalar_type(), " and ",
               other.scalar_type());
   return Empty({}, self.options());
