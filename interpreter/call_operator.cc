@@ -25,7 +25,8 @@ struct Place {
 
 [[noreturn]] void Refuse(const Place& place, const TypePtr& wanted, const IValue& got) {
   TORCH_CHECK(false, OperatorName(place.op), ": argument '", place.argument.name(), "' must be ", place.argument.type()->annotation_str(),
-              place.argument.type() == wanted ? std::string() : absl::StrCat(" (", wanted->annotation_str(), " here)"), ", not ", got.tagKind());
+              place.argument.type() == wanted ? std::string() : absl::StrCat(" (", wanted->annotation_str(), " here)"), ", not ",
+              got.tagKind());
 }
 
 bool IsNumber(const IValue& value) { return value.isInt() || value.isDouble() || value.isBool() || value.isComplexDouble(); }
@@ -118,8 +119,10 @@ std::string OperatorName(const c10::OperatorHandle& op) { return c10::toString(o
 IValue CallOperator(const c10::OperatorHandle& op, std::vector<IValue> args, std::vector<std::pair<std::string, IValue>> kwargs) {
   const c10::FunctionSchema& schema = op.schema();
   const std::vector<c10::Argument>& wanted = schema.arguments();
-  TORCH_CHECK(!schema.is_vararg() && !schema.is_varret(), OperatorName(op), ": operators with a variable number of arguments are not supported");
-  TORCH_CHECK(args.size() <= wanted.size(), OperatorName(op), ": takes ", wanted.size(), " arguments, but ", args.size(), " positional ones were given");
+  TORCH_CHECK(!schema.is_vararg() && !schema.is_varret(), OperatorName(op),
+              ": operators with a variable number of arguments are not supported");
+  TORCH_CHECK(args.size() <= wanted.size(), OperatorName(op), ": takes ", wanted.size(), " arguments, but ", args.size(),
+              " positional ones were given");
 
   torch::jit::Stack stack;
   stack.reserve(wanted.size());
@@ -134,14 +137,15 @@ IValue CallOperator(const c10::OperatorHandle& op, std::vector<IValue> args, std
     }
     if (keyword != nullptr) ++used_kwargs;
     if (i < args.size()) {
-      TORCH_CHECK(!argument.kwarg_only(), OperatorName(op), ": argument '", argument.name(), "' must be given by keyword, but positional argument ", i,
-                  " was given");
+      TORCH_CHECK(!argument.kwarg_only(), OperatorName(op), ": argument '", argument.name(),
+                  "' must be given by keyword, but positional argument ", i, " was given");
       TORCH_CHECK(keyword == nullptr, OperatorName(op), ": argument '", argument.name(), "' was given twice, by position and by keyword");
       stack.push_back(Convert({op, argument}, argument.type(), argument.N(), std::move(args[i])));
     } else if (keyword != nullptr) {
       stack.push_back(Convert({op, argument}, argument.type(), argument.N(), std::move(*keyword)));
     } else {
-      TORCH_CHECK(argument.default_value().has_value(), OperatorName(op), ": argument '", argument.name(), "' is missing and has no default");
+      TORCH_CHECK(argument.default_value().has_value(), OperatorName(op), ": argument '", argument.name(),
+                  "' is missing and has no default");
       stack.push_back(*argument.default_value());
     }
   }

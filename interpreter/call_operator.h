@@ -19,7 +19,8 @@
 namespace ddpopt {
 
 // One result comes back bare, several as a tuple, none as None. Throws c10::Error.
-c10::IValue CallOperator(const c10::OperatorHandle& op, std::vector<c10::IValue> args, std::vector<std::pair<std::string, c10::IValue>> kwargs = {});
+c10::IValue CallOperator(const c10::OperatorHandle& op, std::vector<c10::IValue> args,
+                         std::vector<std::pair<std::string, c10::IValue>> kwargs = {});
 
 // "aten::add.Tensor".
 std::string OperatorName(const c10::OperatorHandle& op);

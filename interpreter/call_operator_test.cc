@@ -65,9 +65,8 @@ TEST(CallOperator, ListsTakeTheSchemasType) {
             (std::vector<int64_t>{1, 1, 4, 6}));
   // bool[3]
   const at::Tensor g = at::ones({2, 3});
-  const IValue grads =
-      CallOperator(Find("aten::native_layer_norm_backward"),
-                   {g, x, AnyList({3}), at::ones({2, 1}), at::ones({2, 1}), IValue(), IValue(), AnyList({true, false, false})});
+  const IValue grads = CallOperator(Find("aten::native_layer_norm_backward"), {g, x, AnyList({3}), at::ones({2, 1}), at::ones({2, 1}),
+                                                                               IValue(), IValue(), AnyList({true, false, false})});
   EXPECT_TRUE(grads.toTupleRef().elements()[0].toTensor().defined());
   // Scalar[]
   EXPECT_EQ(CallOperator(Find("aten::_foreach_add", "ScalarList"), {AnyList({x, x}), AnyList({1, 2.5})}).toTensorVector().size(), 2u);
@@ -104,7 +103,10 @@ TEST(CallOperator, ErrorsNameOperatorAndArgument) {
   EXPECT_THAT(ErrorOf([&] { CallOperator(add, {x, x}, {{"beta", 2}}); }), operator_and("no argument 'beta'"));
   EXPECT_THAT(ErrorOf([&] { CallOperator(add, {x, x}, {{"other", x}}); }), operator_and("'other' was given twice"));
   EXPECT_THAT(ErrorOf([&] { CallOperator(add, {x, x}, {{"alpha", 1}, {"alpha", 2}}); }), operator_and("'alpha' was given twice"));
-  EXPECT_THAT(ErrorOf([&] { CallOperator(Find("aten::cat"), {AnyList({x, "no"})}); }), AllOf(HasSubstr("aten::cat"), HasSubstr("'tensors'")));
+  EXPECT_THAT(ErrorOf([&] {
+                CallOperator(Find("aten::cat"), {AnyList({x, "no"})});
+              }),
+              AllOf(HasSubstr("aten::cat"), HasSubstr("'tensors'")));
 }
 
 TEST(CallOperator, GoesThroughAutograd) {

@@ -133,7 +133,9 @@ IValue Interpreter::RunCallFunction(const fx::Node& node, Values args, NamedValu
     TORCH_CHECK(args.size() == 2 && kwargs.empty(), kGetItem, ": takes two positional arguments");
     return GetItem(args[0], args[1]);
   }
-  const char* kind = opaque != nullptr ? "opaque" : std::holds_alternative<fx::HigherOrderTarget>(node.target()) ? "higher-order" : "unknown";
+  const char* kind = opaque != nullptr                                              ? "opaque"
+                     : std::holds_alternative<fx::HigherOrderTarget>(node.target()) ? "higher-order"
+                                                                                    : "unknown";
   TORCH_CHECK(false, "cannot execute the ", kind, " target '", fx::TargetToString(node.target()), "'");
 }
 
@@ -142,7 +144,8 @@ IValue Interpreter::RunCallMethod(const fx::Node& node, Values /*args*/, NamedVa
 }
 
 IValue Interpreter::RunCallModule(const fx::Node& node, Values args, NamedValues kwargs) {
-  TORCH_CHECK(kwargs.empty(), "call_module '", node.path(), "': keyword arguments are not supported, but '", kwargs.front().first, "' was given");
+  TORCH_CHECK(kwargs.empty(), "call_module '", node.path(), "': keyword arguments are not supported, but '", kwargs.front().first,
+              "' was given");
   absl::StatusOr<fx::GraphModule::Submodule> submodule = module_.GetSubmodule(node.path());
   TORCH_CHECK(submodule.ok(), std::string(submodule.status().message()));
   if (submodule->callable != nullptr) return submodule->callable->Call(std::move(args));

@@ -42,7 +42,8 @@ class Interpreter {
   virtual c10::IValue RunOutput(const fx::Node& node, c10::IValue value);
 
   const fx::GraphModule& module() const { return module_; }
-  // The value of a node already run and not yet freed.
+  // The value of a node already run and not yet freed. What a node uses for the last time is freed before its hook is called: then the
+  // arguments alone hold it.
   const c10::IValue& ValueOf(const fx::Node* node) const;
   // An argument with its nodes replaced by their values. Lists become generic lists, to be typed by the operator's schema.
   c10::IValue Evaluate(const fx::Argument& argument) const;

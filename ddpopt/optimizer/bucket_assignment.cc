@@ -33,7 +33,8 @@ absl::StatusOr<Caps> ResolveCaps(const BucketOptions& options) {
   caps.first_cap = options.first_bucket_cap_bytes.value_or(options.bucket_cap_bytes.has_value() ? caps.cap : kDefaultFirstCap);
   if (caps.first_cap > caps.cap) {
     return absl::InvalidArgumentError(absl::StrCat("first_bucket_cap_bytes (", caps.first_cap, ") is above ",
-                                                   options.bucket_cap_bytes.has_value() ? "" : "the default ", "bucket_cap_bytes (", caps.cap, ")"));
+                                                   options.bucket_cap_bytes.has_value() ? "" : "the default ", "bucket_cap_bytes (",
+                                                   caps.cap, ")"));
   }
   return caps;
 }
@@ -109,10 +110,12 @@ class ParameterUses {
     if (Counts(tensor)) result.push_back({std::move(name), tensor});
   }
 
-  absl::Status AddInput(const fx::GraphModule& owner, const std::string& prefix, const fx::Node& input, std::vector<Parameter>& result) const {
+  absl::Status AddInput(const fx::GraphModule& owner, const std::string& prefix, const fx::Node& input,
+                        std::vector<Parameter>& result) const {
     if (input.op() == fx::Op::kPlaceholder && input.meta().is_parameter) {
       if (!input.meta().val.isTensor()) {
-        return absl::InvalidArgumentError(absl::StrCat("placeholder %", input.name(), " stands for a parameter but has no value to tell its size"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("placeholder %", input.name(), " stands for a parameter but has no value to tell its size"));
       }
       Add(prefix + input.path(), input.meta().val.toTensor(), result);
       return absl::OkStatus();
@@ -144,7 +147,8 @@ class ParameterUses {
         absl::StatusOr<fx::GraphModule::Submodule> submodule = inner.GetSubmodule(node->path());
         if (!submodule.ok()) return submodule.status();
         if (submodule->graph_module == nullptr) continue;
-        if (absl::Status status = AddInner(*submodule->graph_module, absl::StrCat(prefix, node->path(), "."), result); !status.ok()) return status;
+        if (absl::Status status = AddInner(*submodule->graph_module, absl::StrCat(prefix, node->path(), "."), result); !status.ok())
+          return status;
       }
     }
     return absl::OkStatus();
@@ -240,7 +244,8 @@ absl::StatusOr<BucketAssignment> AssignBuckets(const fx::GraphModule& module, co
 }
 
 std::string BucketAssignment::ToTable() const {
-  std::string table = absl::StrFormat("%6s  %10s  %14s  %10s  %5s  %s\n", "bucket", "size", "bytes", "parameters", "nodes", "first to last ready");
+  std::string table =
+      absl::StrFormat("%6s  %10s  %14s  %10s  %5s  %s\n", "bucket", "size", "bytes", "parameters", "nodes", "first to last ready");
   // As they are reduced.
   for (std::size_t i = buckets.size(); i-- > 0;) {
     const Bucket& bucket = buckets[i];

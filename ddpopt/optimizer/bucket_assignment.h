@@ -16,8 +16,8 @@
 namespace ddpopt {
 
 struct BucketOptions {
-  // Bytes. Unset: 25 MiB, and a first cap (the first bucket to be reduced) of 1 MiB. Only the cap set: the first cap equals it. A first cap above the
-  // cap, or a negative one, is an InvalidArgument error.
+  // Bytes. Unset: 25 MiB, and a first cap (the first bucket to be reduced) of 1 MiB. Only the cap set: the first cap equals it. A first cap
+  // above the cap, or a negative one, is an InvalidArgument error.
   absl::optional<int64_t> bucket_cap_bytes;
   absl::optional<int64_t> first_bucket_cap_bytes;
   // Qualified names that never count.
@@ -26,9 +26,9 @@ struct BucketOptions {
 
 struct Bucket {
   int64_t bytes = 0;
-  std::vector<std::string> parameters;      // qualified names, in reverse graph order: the order of readiness in backward
-  std::vector<const fx::Node*> nodes;       // graph order
-  int extended_by_nodes = 0;                // taken in while over the cap, for want of a value used outside
+  std::vector<std::string> parameters;  // qualified names, in reverse graph order: the order of readiness in backward
+  std::vector<const fx::Node*> nodes;   // graph order
+  int extended_by_nodes = 0;            // taken in while over the cap, for want of a value used outside
   int64_t bytes_before_extension = 0;
 };
 

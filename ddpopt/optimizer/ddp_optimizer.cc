@@ -11,7 +11,8 @@
 namespace ddpopt {
 
 absl::StatusOr<OptimizedModule> OptimizeDdp(std::shared_ptr<const fx::GraphModule> module, const std::vector<c10::IValue>& example_inputs,
-                                            const std::shared_ptr<FakeTensorMode>& mode, const CompileFn& compile, const BucketOptions& options) {
+                                            const std::shared_ptr<FakeTensorMode>& mode, const CompileFn& compile,
+                                            const BucketOptions& options) {
   DDPOPT_RETURN_IF_ERROR(module->Lint());
   std::size_t placeholders = 0;
   for (const fx::Node* node : module->graph().nodes()) placeholders += node->op() == fx::Op::kPlaceholder;

@@ -22,7 +22,8 @@ struct OptimizedModule {
 // `example_inputs`: one per placeholder, real or fakes of `mode`. One bucket: the whole graph is one piece, named submod_0.
 // Changes nothing real: no buffer, no .grad, no generator state.
 absl::StatusOr<OptimizedModule> OptimizeDdp(std::shared_ptr<const fx::GraphModule> module, const std::vector<c10::IValue>& example_inputs,
-                                            const std::shared_ptr<FakeTensorMode>& mode, const CompileFn& compile, const BucketOptions& options);
+                                            const std::shared_ptr<FakeTensorMode>& mode, const CompileFn& compile,
+                                            const BucketOptions& options);
 
 }  // namespace ddpopt
 

@@ -182,8 +182,8 @@ TEST(SeedCase, IsRefusedWithoutThePush) {
   };
   EXPECT_TRUE(compile(true).ok());
   // where() made two real scalars; where.self is the operator that meets them.
-  EXPECT_THAT(std::string(compile(false).message()), AllOf(HasSubstr("compiling submod_1"), HasSubstr("aten::where.self"), HasSubstr("real"),
-                                                           HasSubstr("While executing %where")));
+  EXPECT_THAT(std::string(compile(false).message()), AllOf(HasSubstr("compiling submod_1"), HasSubstr("aten::where.self"),
+                                                           HasSubstr("real"), HasSubstr("While executing %where")));
 }
 
 TEST(OptimizeDdp, GivesTheBackendRealPiecesAndFakeInputs) {

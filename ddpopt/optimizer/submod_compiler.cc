@@ -39,12 +39,12 @@ absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<Output
   }
   const at::Tensor& tensor = output.toTensor();
   if (tensor.sizes() != c10::IntArrayRef(meta->sizes)) {
-    return absl::InternalError(absl::StrCat("the backend gives output ", index, " the sizes ", Brackets(meta->sizes), ", but the graph gives it ",
-                                            Brackets(tensor.sizes())));
+    return absl::InternalError(absl::StrCat("the backend gives output ", index, " the sizes ", Brackets(meta->sizes),
+                                            ", but the graph gives it ", Brackets(tensor.sizes())));
   }
   if (meta->strides.size() != meta->sizes.size()) {
-    return absl::InternalError(absl::StrCat("the backend gives output ", index, " ", meta->strides.size(), " strides for ", meta->sizes.size(),
-                                            " dimensions"));
+    return absl::InternalError(
+        absl::StrCat("the backend gives output ", index, " ", meta->strides.size(), " strides for ", meta->sizes.size(), " dimensions"));
   }
   if (tensor.strides() == c10::IntArrayRef(meta->strides)) return output;
   ModeGuard push(mode);
@@ -53,7 +53,8 @@ absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<Output
   return IValue(std::move(restamped));
 }
 
-absl::StatusOr<IValue> RestampAll(IValue outputs, const std::vector<absl::optional<OutputMeta>>& metas, const std::shared_ptr<FakeTensorMode>& mode) {
+absl::StatusOr<IValue> RestampAll(IValue outputs, const std::vector<absl::optional<OutputMeta>>& metas,
+                                  const std::shared_ptr<FakeTensorMode>& mode) {
   const bool several = outputs.isTuple() || outputs.isList();
   std::vector<IValue> elements;
   if (outputs.isTuple()) {
@@ -97,9 +98,13 @@ absl::Status SubmodCompiler::Compile(const std::vector<IValue>& example_inputs) 
   if (!error_.ok()) return error_;
   DDPOPT_RETURN_IF_ERROR(run);
 
+  for (const auto& [target, piece] : compiled_) {
+    if (outer_->GetSubmodule(absl::StrCat("compiled_", target)).ok()) {
+      return absl::AlreadyExistsError(absl::StrCat("compiling ", target, ": there is a submodule compiled_", target, " already"));
+    }
+  }
   for (auto& [target, piece] : compiled_) {
-    const std::string name = absl::StrCat("compiled_", target);
-    DDPOPT_RETURN_IF_ERROR(outer_->AddSubmodule(name, {nullptr, std::move(piece)}));
+    DDPOPT_RETURN_IF_ERROR(outer_->AddSubmodule(absl::StrCat("compiled_", target), {nullptr, std::move(piece)}));
     DDPOPT_RETURN_IF_ERROR(outer_->DeleteSubmodule(target));
   }
   for (fx::Node* node : outer_->graph().nodes()) {

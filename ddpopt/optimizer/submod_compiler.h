@@ -40,8 +40,8 @@ class SubmodCompiler : public Interpreter {
   SubmodCompiler(std::shared_ptr<fx::GraphModule> outer, std::shared_ptr<FakeTensorMode> mode, CompileFn compile,
                  SubmodCompilerOptions options = {});
 
-  // One value per placeholder of the outer graph, real or fakes of the mode. Replaces every submodule <target> by compiled_<target>; on an error
-  // the outer graph is left as it was. Errors name the piece. Once per object.
+  // One value per placeholder of the outer graph, real or fakes of the mode. Replaces every submodule <target> by compiled_<target>; on an
+  // error the outer graph is left as it was. Errors name the piece. Once per object.
   absl::Status Compile(const std::vector<c10::IValue>& example_inputs);
 
  protected:
