@@ -32,7 +32,7 @@ TEST(GraphTest, PrintsAsTorchFx) {
             "    %add : [num_users=2] = call_function[target=aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = {alpha: 2})\n"
             "    %add_1 : [num_users=1] = call_function[target=aten.add.Tensor](args = (%add, %add), kwargs = {})\n"
             "    %cat : [num_users=1] = call_function[target=aten.cat.default](args = ([%add, %add_1], 0), kwargs = {})\n"
-            "    return (%cat,)");
+            "    return (cat,)");
   EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
 }
 

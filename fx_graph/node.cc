@@ -349,7 +349,7 @@ void Node::ReplaceInputWith(Node* from, Node* to) {
 }
 
 std::string Node::ToString() const {
-  if (op_ == Op::kOutput) return absl::StrCat("return ", args_.empty() ? "None" : args_[0].ToString());
+  if (op_ == Op::kOutput) return absl::StrCat("return ", args_.empty() ? "None" : FormatArgument(args_[0], Style::kRepr));
   std::string text = absl::StrCat("%", name_, " : [num_users=", users_.size(), "] = ", OpName(op_), "[target=", TargetToString(target_), "]");
   if (op_ == Op::kPlaceholder) {
     if (!args_.empty()) absl::StrAppend(&text, "(default=", FormatArgument(args_[0], Style::kRepr), ")");
