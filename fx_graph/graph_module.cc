@@ -1,6 +1,7 @@
 #include "fx_graph/graph_module.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace ddpopt::fx {
 
@@ -57,7 +58,7 @@ std::shared_ptr<GraphModule> GraphModule::Clone() const {
 }
 
 absl::Status GraphModule::Lint() const {
-  if (absl::Status status = graph_->Lint(); !status.ok()) return status;
+  DDPOPT_RETURN_IF_ERROR(graph_->Lint());
   for (const Node* node : graph_->nodes()) {
     const bool exists = node->op() == Op::kGetAttr      ? attrs_.contains(node->path()) || submodules_.contains(node->path())
                         : node->op() == Op::kCallModule ? submodules_.contains(node->path())
@@ -66,9 +67,7 @@ absl::Status GraphModule::Lint() const {
   }
   for (const auto& [path, submodule] : submodules_) {
     if (submodule.graph_module == nullptr) continue;
-    if (absl::Status status = submodule.graph_module->Lint(); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("in submodule \"", path, "\": ", status.message()));
-    }
+    DDPOPT_RETURN_IF_ERROR(Annotate(submodule.graph_module->Lint(), absl::StrCat("in submodule \"", path, "\"")));
   }
   return absl::OkStatus();
 }

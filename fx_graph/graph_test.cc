@@ -6,24 +6,25 @@
 #include "fx_graph/graph_module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 
 namespace ddpopt::fx {
 namespace {
 
+using testing::FindOperator;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-c10::OperatorHandle Find(const char* name, const char* overload = "") { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
 Argument Int(int64_t value) { return c10::IValue(value); }
 
 TEST(GraphTest, PrintsAsTorchFx) {
   Graph graph;
   Node* x = graph.Placeholder("x");
   Node* w = graph.GetAttr("blocks.0.weight");
-  Node* y = graph.CallFunction(Find("aten::add", "Tensor"), {x, w}, {{"alpha", Int(2)}});
-  Node* z = graph.CallFunction(Find("aten::add", "Tensor"), {y, y});
-  Node* c = graph.CallFunction(Find("aten::cat"), {Argument::List({y, z}), Int(0)});
+  Node* y = graph.CallFunction(FindOperator("aten::add", "Tensor"), {x, w}, {{"alpha", Int(2)}});
+  Node* z = graph.CallFunction(FindOperator("aten::add", "Tensor"), {y, y});
+  Node* c = graph.CallFunction(FindOperator("aten::cat"), {Argument::List({y, z}), Int(0)});
   graph.Output(Argument::Tuple({c}));
   EXPECT_EQ(graph.ToString(),
             "graph():\n"
@@ -49,8 +50,8 @@ TEST(GraphTest, UserListsStayExact) {
   Graph graph;
   Node* x = graph.Placeholder("x");
   Node* y = graph.Placeholder("y");
-  Node* a = graph.CallFunction(Find("aten::mul", "Tensor"), {x, x});
-  Node* b = graph.CallFunction(Find("aten::stack"), {Argument::List({x, a, y})});
+  Node* a = graph.CallFunction(FindOperator("aten::mul", "Tensor"), {x, x});
+  Node* b = graph.CallFunction(FindOperator("aten::stack"), {Argument::List({x, a, y})});
   EXPECT_THAT(x->users(), ElementsAre(a, b));
   EXPECT_THAT(b->all_input_nodes(), ElementsAre(x, a, y));
   EXPECT_THAT(x->ReplaceAllUsesWith(y), ElementsAre(a, b));
@@ -64,9 +65,9 @@ TEST(GraphTest, UserListsStayExact) {
 TEST(GraphTest, ReplacingByAUserLeavesThatUserAlone) {
   Graph graph;
   Node* x = graph.Placeholder("x");
-  Node* relu = graph.CallFunction(Find("aten::relu"), {x});
-  Node* neg = graph.CallFunction(Find("aten::neg"), {relu});
-  Node* exp = graph.CallFunction(Find("aten::exp"), {relu});
+  Node* relu = graph.CallFunction(FindOperator("aten::relu"), {x});
+  Node* neg = graph.CallFunction(FindOperator("aten::neg"), {relu});
+  Node* exp = graph.CallFunction(FindOperator("aten::exp"), {relu});
   EXPECT_THAT(relu->ReplaceAllUsesWith(neg), ElementsAre(exp));
   EXPECT_THAT(neg->all_input_nodes(), ElementsAre(relu));
   EXPECT_TRUE(graph.Lint().ok());
@@ -76,7 +77,7 @@ TEST(GraphTest, EraseRefusesWhatItMust) {
   Graph graph;
   Graph other;
   Node* x = graph.Placeholder("x");
-  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  Node* y = graph.CallFunction(FindOperator("aten::relu"), {x});
   EXPECT_THAT(std::string(graph.EraseNode(x).message()), HasSubstr("%x still has users: %relu"));
   EXPECT_THAT(std::string(other.EraseNode(x).message()), HasSubstr("another graph"));
   EXPECT_TRUE(graph.EraseNode(y).ok());
@@ -89,9 +90,9 @@ TEST(GraphTest, EraseRefusesWhatItMust) {
 TEST(GraphTest, InsertsWhereAsked) {
   Graph graph;
   Node* x = graph.Placeholder("x");
-  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  Node* y = graph.CallFunction(FindOperator("aten::relu"), {x});
   Node* old = graph.SetInsertBefore(y);
-  Node* between = graph.CallFunction(Find("aten::neg"), {x});
+  Node* between = graph.CallFunction(FindOperator("aten::neg"), {x});
   graph.SetInsertBefore(old);
   EXPECT_EQ(x->next(), between);
   EXPECT_EQ(between->next(), y);
@@ -101,9 +102,9 @@ TEST(GraphTest, InsertsWhereAsked) {
 TEST(GraphTest, LintNamesAUseBeforeItsDefinition) {
   Graph graph;
   Node* x = graph.Placeholder("x");
-  Node* y = graph.CallFunction(Find("aten::relu"), {x});
+  Node* y = graph.CallFunction(FindOperator("aten::relu"), {x});
   graph.SetInsertBefore(y);
-  Node* early = graph.CallFunction(Find("aten::neg"), {y});
+  Node* early = graph.CallFunction(FindOperator("aten::neg"), {y});
   EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%" + early->name() + " takes %relu before its definition"));
 }
 
@@ -111,7 +112,7 @@ TEST(GraphTest, LintNamesWhatFollowsTheOutput) {
   Graph graph;
   Node* x = graph.Placeholder("x");
   graph.Output(x);
-  graph.CallFunction(Find("aten::relu"), {x});
+  graph.CallFunction(FindOperator("aten::relu"), {x});
   EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%relu comes after the output"));
 }
 
@@ -119,7 +120,7 @@ TEST(GraphDeathTest, AForeignArgumentIsABrokenInvariant) {
   Graph graph;
   Graph other;
   Node* x = other.Placeholder("x");
-  EXPECT_DEATH(graph.CallFunction(Find("aten::relu"), {x}), "takes %x, which is not a live node of the same graph");
+  EXPECT_DEATH(graph.CallFunction(FindOperator("aten::relu"), {x}), "takes %x, which is not a live node of the same graph");
 }
 
 TEST(GraphTest, ArgumentsPrint) {
@@ -135,7 +136,7 @@ TEST(GraphModuleTest, CloneIsIndependentButSharesTensors) {
   const at::Tensor w = at::ones({2});
   ASSERT_TRUE(module.AddAttr("w", w, GraphModule::AttrKind::kParameter).ok());
   Node* x = module.graph().Placeholder("x");
-  Node* y = module.graph().CallFunction(Find("aten::add", "Tensor"), {x, module.graph().GetAttr("w")});
+  Node* y = module.graph().CallFunction(FindOperator("aten::add", "Tensor"), {x, module.graph().GetAttr("w")});
   y->meta().custom["note"] = c10::IValue(int64_t{1});
   module.graph().Output(y);
   auto clone = module.Clone();

@@ -9,24 +9,27 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 
 namespace ddpopt::fx {
 namespace {
 
+using ddpopt::testing::FindOperator;
 using ::testing::HasSubstr;
 
 class SplitModuleTest : public ::testing::Test {
  protected:
   Node* Placeholder(const char* name) { return module_.graph().Placeholder(name); }
-  Node* Relu(Argument x, int id) { return Put(module_.graph().CallFunction(Find("aten::relu"), {std::move(x)}), id); }
-  Node* Add(Argument a, Argument b, int id) { return Put(module_.graph().CallFunction(Find("aten::add", "Tensor"), {std::move(a), std::move(b)}), id); }
+  Node* Relu(Argument x, int id) { return Put(module_.graph().CallFunction(FindOperator("aten::relu"), {std::move(x)}), id); }
+  Node* Add(Argument a, Argument b, int id) {
+    return Put(module_.graph().CallFunction(FindOperator("aten::add", "Tensor"), {std::move(a), std::move(b)}), id);
+  }
   Node* Param(const char* path) {
     if (!module_.GetAttr(path).ok()) {
       EXPECT_TRUE(module_.AddAttr(path, at::ones({2}), GraphModule::AttrKind::kParameter).ok());
     }
     return module_.graph().GetAttr(path);
   }
-  static c10::OperatorHandle Find(const char* name, const char* overload = "") { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
   Node* Put(Node* node, int id) {
     ids_[node] = id;
     return node;
@@ -63,7 +66,7 @@ TEST_F(SplitModuleTest, ChainBecomesCalls) {
             "    %layer_w : [num_users=1] = get_attr[target=layer.w]\n"
             "    %add : [num_users=1] = call_function[target=aten.add.Tensor](args = (%relu, %layer_w), kwargs = {})\n"
             "    return add");
-  const Node* call = *++++(*split)->graph().nodes().begin();
+  const Node* call = *++ ++(*split)->graph().nodes().begin();
   EXPECT_EQ(call->meta().custom.at("tag").toInt(), 7);
 }
 
@@ -96,7 +99,7 @@ TEST_F(SplitModuleTest, ATiedParameterIsSharedByIdentity) {
 TEST_F(SplitModuleTest, NestedArgumentsCross) {
   Node* x = Placeholder("x");
   Node* a = Relu(x, 0);
-  Node* cat = Put(module_.graph().CallFunction(Find("aten::cat"), {Argument::List({x, a, Param("w")})}), 1);
+  Node* cat = Put(module_.graph().CallFunction(FindOperator("aten::cat"), {Argument::List({x, a, Param("w")})}), 1);
   module_.graph().Output(cat);
   auto split = Split();
   ASSERT_TRUE(split.ok()) << split.status();
@@ -113,7 +116,7 @@ TEST_F(SplitModuleTest, NoOperatorsNoPartitions) {
 
 TEST_F(SplitModuleTest, APartitionThatOnlyMutatesIsStillCalled) {
   Node* x = Placeholder("x");
-  Put(module_.graph().CallFunction(Find("aten::relu_"), {x}), 0);
+  Put(module_.graph().CallFunction(FindOperator("aten::relu_"), {x}), 0);
   module_.graph().Output(Relu(x, 1));
   auto split = Split();
   ASSERT_TRUE(split.ok()) << split.status();

@@ -11,29 +11,18 @@
 #include "fx_graph/graph_module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 
 namespace ddpopt {
 namespace {
 
+using testing::ErrorOf;
+using testing::FindOperator;
 using c10::IValue;
 using fx::Argument;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-c10::OperatorHandle Find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
-
-template <typename Fn>
-std::string ErrorOf(Fn&& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 std::size_t Count(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -51,16 +40,16 @@ TEST(Interpreter, RunsEveryExecutableKind) {
   ASSERT_TRUE(gm.AddAttr("layer.weight", w, fx::GraphModule::AttrKind::kParameter).ok());
   auto inner = std::make_shared<fx::GraphModule>();
   fx::Node* in = inner->graph().Placeholder("a");
-  inner->graph().Output(inner->graph().CallFunction(Find("aten::relu"), {in}));
+  inner->graph().Output(inner->graph().CallFunction(FindOperator("aten::relu"), {in}));
   ASSERT_TRUE(gm.AddSubmodule("act", {inner, nullptr}).ok());
 
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
   fx::Node* weight = g.GetAttr("layer.weight");
-  fx::Node* mul = g.CallFunction(Find("aten::mul", "Tensor"), {x, weight});
+  fx::Node* mul = g.CallFunction(FindOperator("aten::mul", "Tensor"), {x, weight});
   fx::Node* act = g.CallModule("act", {mul});
-  fx::Node* cat = g.CallFunction(Find("aten::cat"), {Argument::List({act, act})}, {{"dim", IValue(1)}});
-  fx::Node* max = g.CallFunction(Find("aten::max", "dim"), {cat, IValue(1)});
+  fx::Node* cat = g.CallFunction(FindOperator("aten::cat"), {Argument::List({act, act})}, {{"dim", IValue(1)}});
+  fx::Node* max = g.CallFunction(FindOperator("aten::max", "dim"), {cat, IValue(1)});
   fx::Node* values = GetItem(g, max, 0);
   fx::Node* indices = GetItem(g, max, -1);
   g.Output(Argument::Tuple({values, indices, IValue(7)}));
@@ -81,11 +70,11 @@ TEST(SeedCase, InterpretedOnRealTensors) {
   ASSERT_TRUE(gm.AddAttr("w", w, fx::GraphModule::AttrKind::kParameter).ok());
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
-  fx::Node* t = g.CallFunction(Find("aten::t"), {g.GetAttr("w")});
-  fx::Node* tmp = g.CallFunction(Find("aten::mm"), {x, t});
-  fx::Node* less = g.CallFunction(Find("aten::lt", "Scalar"), {tmp, IValue(0.5)});
-  fx::Node* where = g.CallFunction(Find("aten::where", "Scalar"), {less, IValue(0.3), IValue(0.6)});
-  g.Output(g.CallFunction(Find("aten::add", "Tensor"), {tmp, where}));
+  fx::Node* t = g.CallFunction(FindOperator("aten::t"), {g.GetAttr("w")});
+  fx::Node* tmp = g.CallFunction(FindOperator("aten::mm"), {x, t});
+  fx::Node* less = g.CallFunction(FindOperator("aten::lt", "Scalar"), {tmp, IValue(0.5)});
+  fx::Node* where = g.CallFunction(FindOperator("aten::where", "Scalar"), {less, IValue(0.3), IValue(0.6)});
+  g.Output(g.CallFunction(FindOperator("aten::add", "Tensor"), {tmp, where}));
 
   const at::Tensor input = at::arange(8, at::kFloat).view({2, 4}) / 10;
   const at::Tensor result = Interpreter(gm).Run({input}).toTensor();
@@ -124,11 +113,11 @@ TEST(Interpreter, FreesValuesAfterTheirLastUse) {
   fx::GraphModule gm;
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
-  fx::Node* a = g.CallFunction(Find("aten::exp"), {x});
-  fx::Node* unused = g.CallFunction(Find("aten::neg"), {x});
-  fx::Node* b = g.CallFunction(Find("aten::exp"), {a});
-  fx::Node* c = g.CallFunction(Find("aten::add", "Tensor"), {b, a});
-  fx::Node* d = g.CallFunction(Find("aten::exp"), {c});
+  fx::Node* a = g.CallFunction(FindOperator("aten::exp"), {x});
+  fx::Node* unused = g.CallFunction(FindOperator("aten::neg"), {x});
+  fx::Node* b = g.CallFunction(FindOperator("aten::exp"), {a});
+  fx::Node* c = g.CallFunction(FindOperator("aten::add", "Tensor"), {b, a});
+  fx::Node* d = g.CallFunction(FindOperator("aten::exp"), {c});
   g.Output(d);
 
   at::NoGradGuard no_grad;
@@ -157,7 +146,7 @@ TEST(Interpreter, GivesACallableTheLastReference) {
   ASSERT_TRUE(gm.AddSubmodule("piece", {nullptr, callable}).ok());
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
-  g.Output(g.CallModule("piece", {g.CallFunction(Find("aten::exp"), {x})}));
+  g.Output(g.CallModule("piece", {g.CallFunction(FindOperator("aten::exp"), {x})}));
   Interpreter interpreter(gm);
   const at::Tensor result = interpreter.Run({at::ones({2})}).toTensor();
   EXPECT_EQ(callable->uses, 1u);
@@ -176,7 +165,7 @@ TEST(Interpreter, PrefersTheCallableToTheGraph) {
 TEST(Interpreter, RunsAgainAfterAnError) {
   fx::GraphModule gm;
   fx::Graph& g = gm.graph();
-  g.Output(g.CallFunction(Find("aten::mm"), {g.Placeholder("x"), g.Placeholder("y")}));
+  g.Output(g.CallFunction(FindOperator("aten::mm"), {g.Placeholder("x"), g.Placeholder("y")}));
   Interpreter interpreter(gm);
   at::Tensor bad = at::ones({3});
   EXPECT_THROW(interpreter.Run({bad, bad}), c10::Error);
@@ -188,7 +177,7 @@ TEST(Interpreter, ErrorNamesTheNodeAndSaysTheCauseOnce) {
   fx::GraphModule gm;
   auto inner = std::make_shared<fx::GraphModule>();
   fx::Node* a = inner->graph().Placeholder("a");
-  inner->graph().Output(inner->graph().CallFunction(Find("aten::mm"), {a, a}));
+  inner->graph().Output(inner->graph().CallFunction(FindOperator("aten::mm"), {a, a}));
   ASSERT_TRUE(gm.AddSubmodule("inner", {inner, nullptr}).ok());
   gm.graph().Output(gm.graph().CallModule("inner", {gm.graph().Placeholder("x")}));
   const std::string error = ErrorOf([&] { Interpreter(gm).Run({at::ones({2, 3})}); });
@@ -245,7 +234,7 @@ TEST(Interpreter, HooksSeeTheirNodes) {
     }
   };
   fx::GraphModule gm;
-  gm.graph().Output(gm.graph().CallFunction(Find("aten::relu"), {gm.graph().Placeholder("x")}));
+  gm.graph().Output(gm.graph().CallFunction(FindOperator("aten::relu"), {gm.graph().Placeholder("x")}));
   EXPECT_TRUE(at::equal(Doubler(gm).Run({at::ones({2})}).toTensor(), at::full({2}, 2.0)));
 }
 

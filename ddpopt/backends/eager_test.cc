@@ -8,20 +8,20 @@
 #include "fx_graph/graph_module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 
 namespace ddpopt {
 namespace {
 
+using testing::FindOperator;
 using ::testing::HasSubstr;
-
-c10::OperatorHandle Find(const char* name, const char* overload) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
 
 TEST(EagerBackend, RunsThePieceWithItsOwnParameters) {
   auto gm = std::make_shared<fx::GraphModule>();
   at::Tensor w = at::ones({3}).requires_grad_();
   ASSERT_TRUE(gm->AddAttr("w", w, fx::GraphModule::AttrKind::kParameter).ok());
   fx::Node* x = gm->graph().Placeholder("x");
-  fx::Node* y = gm->graph().CallFunction(Find("aten::mul", "Tensor"), {x, gm->graph().GetAttr("w")});
+  fx::Node* y = gm->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {x, gm->graph().GetAttr("w")});
   gm->graph().Output(fx::Argument::Tuple({y, x}));
 
   auto piece = EagerBackend()(gm, {}, CompileContext{"submod_0"});

@@ -1,19 +1,18 @@
 // One rank: what needs no second process. Run by the distributed macro with a world of one.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/Functions.h"
-#include "base/status.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/distributed/process_group.h"
 #include "ddpopt/distributed/process_group_c10d.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 #include "testing/distributed_test.h"
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/embedding.h"
@@ -22,6 +21,7 @@
 namespace ddpopt {
 namespace {
 
+using testing::ErrorOf;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -31,16 +31,6 @@ using ::testing::UnorderedElementsAre;
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
 
 constexpr double kByte = 1.0 / (1024 * 1024);
-
-// What fn throws, or "" if it does not.
-std::string Thrown(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    return ExceptionMessage(e);
-  }
-  return "";
-}
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -169,14 +159,14 @@ TEST(Guards, RefuseOtherInputsByName) {
   Net net;
   auto ddp = Wrap(net);
   ddp->forward(Batch()).sum().backward();
-  EXPECT_THAT(Thrown([&] {
+  EXPECT_THAT(ErrorOf([&] {
                 ddp->forward(at::ones({5, 4}));
               }),
               AllOf(HasSubstr("input 0"), HasSubstr("shape [3, 4]"), HasSubstr("shape [5, 4]")));
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch().to(at::kDouble)); }), AllOf(HasSubstr("dtype Float"), HasSubstr("dtype Double")));
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch().requires_grad_()); }), HasSubstr("requires_grad false"));
-  EXPECT_THAT(Thrown([&] { ddp->forward(at::ones({4, 3}).t()); }), AllOf(HasSubstr("strides [4, 1]"), HasSubstr("strides [1, 3]")));
-  EXPECT_THAT(Thrown([&] { ddp->forward(at::Tensor()); }), HasSubstr("input 0 is undefined"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch().to(at::kDouble)); }), AllOf(HasSubstr("dtype Float"), HasSubstr("dtype Double")));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch().requires_grad_()); }), HasSubstr("requires_grad false"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({4, 3}).t()); }), AllOf(HasSubstr("strides [4, 1]"), HasSubstr("strides [1, 3]")));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(at::Tensor()); }), HasSubstr("input 0 is undefined"));
   // None of that did harm.
   ddp->forward(Batch()).sum().backward();
 }
@@ -187,11 +177,11 @@ TEST(Guards, RefuseAnotherNumberOfArguments) {
   ASSERT_TRUE(core.ok()) << core.status();
   const auto eager = [&](const std::vector<at::Tensor>& in) { return net->forward(in[0]); };
   (*core)->Forward({Batch()}, eager).sum().backward();
-  EXPECT_THAT(Thrown([&] {
+  EXPECT_THAT(ErrorOf([&] {
                 (*core)->Forward({Batch(), Batch()}, eager);
               }),
               AllOf(HasSubstr("captured with 1 arguments"), HasSubstr("called with 2")));
-  EXPECT_THAT(Thrown([&] { (*core)->Forward({}, eager); }), HasSubstr("called with 0"));
+  EXPECT_THAT(ErrorOf([&] { (*core)->Forward({}, eager); }), HasSubstr("called with 0"));
 }
 
 TEST(Guards, RefuseATrainingModeThatChangedNamingTheSubmodule) {
@@ -199,7 +189,7 @@ TEST(Guards, RefuseATrainingModeThatChangedNamingTheSubmodule) {
   auto ddp = Wrap(net);
   ddp->forward(Batch()).sum().backward();
   net->second->eval();
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }),
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }),
               AllOf(HasSubstr("submodule \"second\""), HasSubstr("training mode"), HasSubstr("evaluation mode")));
   net->second->train();
   ddp->forward(Batch()).sum().backward();
@@ -210,14 +200,14 @@ TEST(Guards, RefuseAParameterThatWasFrozen) {
   auto ddp = Wrap(net);
   ddp->forward(Batch()).sum().backward();
   net->first->bias.set_requires_grad(false);
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("\"first.bias\""), HasSubstr("requires_grad")));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("\"first.bias\""), HasSubstr("requires_grad")));
 }
 
 TEST(Backward, MissingIsAnErrorAtTheNextForward) {
   Net net;
   auto ddp = Wrap(net);
   const at::Tensor output = ddp->forward(Batch());
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), HasSubstr("forward number 1 was not followed by a backward"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("forward number 1 was not followed by a backward"));
   output.sum().backward();
   ddp->forward(Batch()).sum().backward();
 }
@@ -227,7 +217,7 @@ TEST(Backward, TwiceIsAnError) {
   auto ddp = Wrap(net);
   const at::Tensor loss = ddp->forward(Batch()).sum();
   loss.backward({}, /*retain_graph=*/true);
-  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("backward was called twice"));
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("backward was called twice"));
   ddp->forward(Batch()).sum().backward();
 }
 
@@ -236,7 +226,7 @@ TEST(Backward, OfADestroyedWrapperIsAnError) {
   auto ddp = Wrap(net);
   const at::Tensor loss = ddp->forward(Batch()).sum();
   ddp.reset();
-  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("destroyed"));
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("destroyed"));
 }
 
 TEST(Backward, ByAnotherPathInBetweenIsAnError) {
@@ -244,7 +234,7 @@ TEST(Backward, ByAnotherPathInBetweenIsAnError) {
   auto ddp = Wrap(net);
   const at::Tensor loss = ddp->forward(Batch()).sum();
   net->forward(Batch()).sum().backward();
-  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("another backward"));
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("another backward"));
 }
 
 struct UnusedImpl : NetImpl {
@@ -256,8 +246,8 @@ TEST(Backward, WithoutAParametersGradientIsAnErrorNamingIt) {
   auto net = std::make_shared<UnusedImpl>();
   auto ddp = Wrap(net);
   const at::Tensor loss = ddp->forward(Batch()).sum();
-  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("parameter \"spare\" got no gradient in this backward"));
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("an earlier backward failed"), HasSubstr("\"spare\"")));
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("parameter \"spare\" got no gradient in this backward"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("an earlier backward failed"), HasSubstr("\"spare\"")));
 }
 
 TEST(Backward, LeavesIgnoredParametersAlone) {
@@ -366,7 +356,7 @@ TEST(Capture, RefusesAnOperatorWithoutAFakeRuleByName) {
     at::Tensor forward(const at::Tensor& x) { return at::add(at::mm(x, a), at::nonzero(at::mm(x, b)).sum()); }
   };
   auto ddp = Wrap(std::make_shared<StrangeImpl>());
-  EXPECT_THAT(Thrown([&] { ddp->forward(Batch()); }), HasSubstr("nonzero"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("nonzero"));
 }
 
 TEST(Capture, RefusesToReadData) {
@@ -374,7 +364,7 @@ TEST(Capture, RefusesToReadData) {
     at::Tensor forward(const at::Tensor& x) { return at::mul(at::mm(x, a), at::mm(x, b).sum().item().toDouble()); }
   };
   auto ddp = Wrap(std::make_shared<ReaderImpl>());
-  EXPECT_NE(Thrown([&] { ddp->forward(Batch()); }), "");
+  EXPECT_NE(ErrorOf([&] { ddp->forward(Batch()); }), "");
 }
 
 TEST(FrozenReducer, KeepsItsBucketsAndNamesWhatIsMissing) {

@@ -1,6 +1,5 @@
 // On two and four ranks; every rank runs every case.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,11 +7,11 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/distributed/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 #include "testing/distributed_test.h"
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/linear.h"
@@ -21,6 +20,7 @@
 namespace ddpopt {
 namespace {
 
+using testing::ErrorOf;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -28,15 +28,6 @@ using ::testing::HasSubstr;
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
 
 constexpr double kByte = 1.0 / (1024 * 1024);
-
-std::string Thrown(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const std::exception& e) {
-    return ExceptionMessage(e);
-  }
-  return "";
-}
 
 template <typename N>
 std::unique_ptr<DistributedDataParallel<N>> Wrap(N net, DdpOptions options = {}) {
@@ -250,9 +241,9 @@ TEST(Refusals, AParameterWithoutGradientIsNamedOnEveryRank) {
   auto ddp = Wrap(net, LayerBuckets(8));
   ASSERT_NE(ddp, nullptr);
   const at::Tensor loss = ddp->forward(at::ones({2, 8})).sum();
-  EXPECT_THAT(Thrown([&] { loss.backward(); }),
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }),
               AllOf(HasSubstr(absl::StrCat("rank ", Group().rank())), HasSubstr("parameter \"spare\" got no gradient")));
-  EXPECT_THAT(Thrown([&] { ddp->forward(at::ones({2, 8})); }), HasSubstr("\"spare\""));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({2, 8})); }), HasSubstr("\"spare\""));
 }
 
 TEST(Refusals, BackwardTwiceOrNever) {
@@ -261,9 +252,9 @@ TEST(Refusals, BackwardTwiceOrNever) {
   ASSERT_NE(ddp, nullptr);
   const at::Tensor x = at::ones({2, 8});
   const at::Tensor loss = ddp->forward(x).sum();
-  EXPECT_THAT(Thrown([&] { ddp->forward(x); }), HasSubstr("was not followed by a backward"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(x); }), HasSubstr("was not followed by a backward"));
   loss.backward({}, /*retain_graph=*/true);
-  EXPECT_THAT(Thrown([&] { loss.backward(); }), HasSubstr("called twice"));
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("called twice"));
   ddp->forward(x).sum().backward();
   EXPECT_EQ(ddp->core().CheckParametersEqual(), absl::OkStatus());
 }
@@ -319,7 +310,7 @@ TEST(Refusals, DifferentBucketTables) {
   auto ddp = Wrap(net, LayerBuckets(8));
   ASSERT_NE(ddp, nullptr);
   EXPECT_THAT(
-      Thrown([&] {
+      ErrorOf([&] {
         ddp->forward(at::ones({2, 8}));
       }),
       AllOf(HasSubstr("bucket tables differ"), HasSubstr(absl::StrCat("rank ", last)), HasSubstr("bucket 0: c"), HasSubstr("bucket 0: a")));

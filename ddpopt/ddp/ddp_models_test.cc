@@ -1,4 +1,5 @@
-// Whole models through the wrapper, cut into many pieces, against the same module run by LibTorch: three steps of losses, gradients and buffers.
+// Whole models through the wrapper, cut into many pieces, against the same module run by LibTorch: three steps of losses, gradients and
+// buffers.
 
 #include <functional>
 #include <memory>
@@ -141,7 +142,8 @@ void ExpectEqualsEager(const Inputs&... inputs) {
   EXPECT_GE((*ddp)->core().reducer_buckets().size(), 3u) << (*ddp)->core().bucket_table();
   ASSERT_EQ(seen.size(), expected.size());
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    EXPECT_TRUE(at::allclose(seen[i], expected[i], 1e-6, 1e-7)) << "value " << i << " of " << seen.size() << ": " << seen[i] << " instead of " << expected[i];
+    EXPECT_TRUE(at::allclose(seen[i], expected[i], 1e-6, 1e-7))
+        << "value " << i << " of " << seen.size() << ": " << seen[i] << " instead of " << expected[i];
   }
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace ddpopt {
@@ -70,13 +71,12 @@ class ParameterUses {
   absl::StatusOr<std::vector<Parameter>> Of(const fx::Node& node) const {
     std::vector<Parameter> result;
     for (const fx::Node* input : node.all_input_nodes()) {
-      if (absl::Status status = AddInput(module_, "", *input, result); !status.ok()) return status;
+      DDPOPT_RETURN_IF_ERROR(AddInput(module_, "", *input, result));
     }
     if (node.op() == fx::Op::kCallModule) {
-      absl::StatusOr<fx::GraphModule::Submodule> submodule = module_.GetSubmodule(node.path());
-      if (!submodule.ok()) return submodule.status();
-      if (submodule->graph_module != nullptr) {
-        if (absl::Status status = AddInner(*submodule->graph_module, absl::StrCat(node.path(), "."), result); !status.ok()) return status;
+      DDPOPT_ASSIGN_OR_RETURN(const fx::GraphModule::Submodule submodule, module_.GetSubmodule(node.path()));
+      if (submodule.graph_module != nullptr) {
+        DDPOPT_RETURN_IF_ERROR(AddInner(*submodule.graph_module, absl::StrCat(node.path(), "."), result));
       }
     }
     return result;
@@ -142,13 +142,11 @@ class ParameterUses {
   absl::Status AddInner(const fx::GraphModule& inner, const std::string& prefix, std::vector<Parameter>& result) const {
     for (const fx::Node* node : inner.graph().nodes()) {
       if (node->op() == fx::Op::kGetAttr) {
-        if (absl::Status status = AddInput(inner, prefix, *node, result); !status.ok()) return status;
+        DDPOPT_RETURN_IF_ERROR(AddInput(inner, prefix, *node, result));
       } else if (node->op() == fx::Op::kCallModule) {
-        absl::StatusOr<fx::GraphModule::Submodule> submodule = inner.GetSubmodule(node->path());
-        if (!submodule.ok()) return submodule.status();
-        if (submodule->graph_module == nullptr) continue;
-        if (absl::Status status = AddInner(*submodule->graph_module, absl::StrCat(prefix, node->path(), "."), result); !status.ok())
-          return status;
+        DDPOPT_ASSIGN_OR_RETURN(const fx::GraphModule::Submodule submodule, inner.GetSubmodule(node->path()));
+        if (submodule.graph_module == nullptr) continue;
+        DDPOPT_RETURN_IF_ERROR(AddInner(*submodule.graph_module, absl::StrCat(prefix, node->path(), "."), result));
       }
     }
     return absl::OkStatus();
@@ -170,8 +168,7 @@ std::string HumanBytes(int64_t bytes) {
 }  // namespace
 
 absl::StatusOr<BucketAssignment> AssignBuckets(const fx::GraphModule& module, const BucketOptions& options) {
-  absl::StatusOr<Caps> caps = ResolveCaps(options);
-  if (!caps.ok()) return caps.status();
+  DDPOPT_ASSIGN_OR_RETURN(const Caps caps, ResolveCaps(options));
   const ParameterUses uses(module, options.ignored_parameters);
 
   // A parameter's gradient is complete when its earliest use has run backward.
@@ -179,9 +176,8 @@ absl::StatusOr<BucketAssignment> AssignBuckets(const fx::GraphModule& module, co
   absl::flat_hash_set<const at::TensorImpl*> counted;
   for (const fx::Node* node : module.graph().nodes()) {
     if (!IsCompute(*node)) continue;
-    absl::StatusOr<std::vector<Parameter>> parameters = uses.Of(*node);
-    if (!parameters.ok()) return parameters.status();
-    for (Parameter& parameter : *parameters) {
+    DDPOPT_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, uses.Of(*node));
+    for (Parameter& parameter : parameters) {
       if (counted.insert(parameter.tensor.unsafeGetTensorImpl()).second) ready_at[node].push_back(std::move(parameter));
     }
   }
@@ -194,7 +190,7 @@ absl::StatusOr<BucketAssignment> AssignBuckets(const fx::GraphModule& module, co
   for (const fx::Node* node = module.graph().back(); node != nullptr; node = node->prev()) {
     if (!IsCompute(*node)) continue;
     Bucket* bucket = &buckets.back();
-    const int64_t cap = buckets.size() == 1 ? caps->first_cap : caps->cap;
+    const int64_t cap = buckets.size() == 1 ? caps.first_cap : caps.cap;
     // A bucket without parameters is never full, whatever the cap.
     if (!bucket->parameters.empty() && bucket->bytes >= cap) {
       if (used_outside) {

@@ -10,20 +10,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "testing/calls.h"
 
 namespace ddpopt {
 namespace {
 
+using testing::FindOperator;
 using c10::IValue;
 using fx::Argument;
 using fx::Node;
 using Kind = fx::GraphModule::AttrKind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-c10::OperatorHandle Find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
 
 // Builds graphs of byte-sized steps: parameters are float, so that one element is 4 bytes.
 class Builder {
@@ -38,8 +36,8 @@ class Builder {
   void Attr(const std::string& path, IValue value, Kind kind) { ASSERT_TRUE(gm->AddAttr(path, std::move(value), kind).ok()); }
   Node* Input(const std::string& name = "x") { return gm->graph().Placeholder(name); }
   Node* Get(const std::string& path) { return gm->graph().GetAttr(path); }
-  Node* Mul(Argument a, Argument b) { return gm->graph().CallFunction(Find("aten::mul", "Tensor"), {std::move(a), std::move(b)}); }
-  Node* Relu(Node* a) { return gm->graph().CallFunction(Find("aten::relu"), {a}); }
+  Node* Mul(Argument a, Argument b) { return gm->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {std::move(a), std::move(b)}); }
+  Node* Relu(Node* a) { return gm->graph().CallFunction(FindOperator("aten::relu"), {a}); }
   // A graph x * p0 * p1 * ... with parameters of these many bytes.
   static Builder Chain(const std::vector<int64_t>& bytes) {
     Builder b;
@@ -156,8 +154,8 @@ TEST(BucketAssignment, ExtendsABucketOfInPlaceStepsOnly) {
   Node* x = b.Input();
   Node* first = b.Mul(x, b.Get("p"));
   Node* second = b.Relu(first);
-  b.gm->graph().CallFunction(Find("aten::add_", "Tensor"), {b.Get("state"), b.Get("r")});
-  b.gm->graph().CallFunction(Find("aten::mul_", "Tensor"), {b.Get("state"), b.Get("q")});
+  b.gm->graph().CallFunction(FindOperator("aten::add_", "Tensor"), {b.Get("state"), b.Get("r")});
+  b.gm->graph().CallFunction(FindOperator("aten::mul_", "Tensor"), {b.Get("state"), b.Get("q")});
   b.gm->graph().Output(b.Mul(second, b.Get("q")));
 
   // mul_ joins the last step, whose value is used. add_ alone has nothing to hand on, until relu joins it.
@@ -175,8 +173,8 @@ TEST(BucketAssignment, ExtendsABucketOfInPlaceStepsOnly) {
   c.Parameter("r", 5);
   c.Attr("state", at::zeros({1}), Kind::kBuffer);
   Node* y = c.Relu(c.Mul(c.Input(), c.Get("p")));
-  c.gm->graph().CallFunction(Find("aten::add_", "Tensor"), {c.Get("state"), c.Get("r")});
-  c.gm->graph().CallFunction(Find("aten::mul_", "Tensor"), {c.Get("state"), c.Get("q")});
+  c.gm->graph().CallFunction(FindOperator("aten::add_", "Tensor"), {c.Get("state"), c.Get("r")});
+  c.gm->graph().CallFunction(FindOperator("aten::mul_", "Tensor"), {c.Get("state"), c.Get("q")});
   c.gm->graph().Output(y);
   assignment = AssignBuckets(*c.gm, Caps(80));
   ASSERT_TRUE(assignment.ok());
@@ -208,8 +206,8 @@ TEST(BucketAssignment, FindsParametersInNestedAndKeywordArguments) {
   b.Parameter("in_list", 10);
   b.Parameter("by_keyword", 20);
   Node* x = b.Input();
-  Node* cat = b.gm->graph().CallFunction(Find("aten::cat"), {Argument::List({x, b.Get("in_list")})});
-  Node* add = b.gm->graph().CallFunction(Find("aten::add", "Tensor"), {cat}, {{"other", b.Get("by_keyword")}});
+  Node* cat = b.gm->graph().CallFunction(FindOperator("aten::cat"), {Argument::List({x, b.Get("in_list")})});
+  Node* add = b.gm->graph().CallFunction(FindOperator("aten::add", "Tensor"), {cat}, {{"other", b.Get("by_keyword")}});
   b.gm->graph().Output(Argument::Tuple({add}));
   auto assignment = AssignBuckets(*b.gm, Caps(80));
   ASSERT_TRUE(assignment.ok());
@@ -223,8 +221,8 @@ TEST(BucketAssignment, FindsParametersInsideSubmodules) {
   ASSERT_TRUE(inner->AddAttr("weight", at::zeros({5}).requires_grad_(), Kind::kParameter).ok());
   ASSERT_TRUE(inner->AddAttr("alias", known, Kind::kParameter).ok());
   Node* a = inner->graph().Placeholder("a");
-  Node* y = inner->graph().CallFunction(Find("aten::mul", "Tensor"), {a, inner->graph().GetAttr("weight")});
-  inner->graph().Output(inner->graph().CallFunction(Find("aten::mul", "Tensor"), {y, inner->graph().GetAttr("alias")}));
+  Node* y = inner->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {a, inner->graph().GetAttr("weight")});
+  inner->graph().Output(inner->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {y, inner->graph().GetAttr("alias")}));
   ASSERT_TRUE(b.gm->AddSubmodule("block", {inner, nullptr}).ok());
   b.gm->graph().Output(b.gm->graph().CallModule("block", {b.Input()}));
   auto assignment = AssignBuckets(*b.gm, Caps(80));

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "interpreter/interpreter.h"
+#include "testing/calls.h"
 
 namespace ddpopt {
 namespace {
@@ -20,14 +21,11 @@ namespace {
 using c10::IValue;
 using fx::Argument;
 using fx::Node;
+using testing::FindOperator;
 using Kind = fx::GraphModule::AttrKind;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-c10::OperatorHandle Find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
 
 at::Tensor Ramp(at::IntArrayRef sizes) {
   int64_t numel = 1;
@@ -59,15 +57,15 @@ std::shared_ptr<fx::GraphModule> SeedNet() {
   Node* x = g.Placeholder("x");
   Node* in_weight = g.GetAttr("in.weight");
   Node* in_bias = g.GetAttr("in.bias");
-  Node* h = g.CallFunction(Find("aten::relu"), {g.CallFunction(Find("aten::linear"), {x, in_weight, in_bias})});
-  Node* t = g.CallFunction(Find("aten::t"), {g.GetAttr("seed.w")});
-  Node* tmp = g.CallFunction(Find("aten::mm"), {h, t});
-  Node* less = g.CallFunction(Find("aten::lt", "Scalar"), {tmp, IValue(0.5)});
-  Node* where = g.CallFunction(Find("aten::where", "Scalar"), {less, IValue(0.3), IValue(0.6)});
-  Node* seed = g.CallFunction(Find("aten::add", "Tensor"), {tmp, where});
+  Node* h = g.CallFunction(FindOperator("aten::relu"), {g.CallFunction(FindOperator("aten::linear"), {x, in_weight, in_bias})});
+  Node* t = g.CallFunction(FindOperator("aten::t"), {g.GetAttr("seed.w")});
+  Node* tmp = g.CallFunction(FindOperator("aten::mm"), {h, t});
+  Node* less = g.CallFunction(FindOperator("aten::lt", "Scalar"), {tmp, IValue(0.5)});
+  Node* where = g.CallFunction(FindOperator("aten::where", "Scalar"), {less, IValue(0.3), IValue(0.6)});
+  Node* seed = g.CallFunction(FindOperator("aten::add", "Tensor"), {tmp, where});
   Node* out_weight = g.GetAttr("out.weight");
   Node* out_bias = g.GetAttr("out.bias");
-  g.Output(g.CallFunction(Find("aten::linear"), {seed, out_weight, out_bias}));
+  g.Output(g.CallFunction(FindOperator("aten::linear"), {seed, out_weight, out_bias}));
   return gm;
 }
 
@@ -83,15 +81,16 @@ std::shared_ptr<fx::GraphModule> BatchNormNet() {
   AddAttr(*gm, "out.weight", Ramp({6, 3}).requires_grad_(), Kind::kParameter);
   fx::Graph& g = gm->graph();
   Node* x = g.Placeholder("x");
-  Node* h = g.CallFunction(Find("aten::linear"), {x, g.GetAttr("in.weight")});
-  g.CallFunction(Find("aten::add_", "Tensor"), {g.GetAttr("bn.num_batches_tracked"), IValue(1)});
+  Node* h = g.CallFunction(FindOperator("aten::linear"), {x, g.GetAttr("in.weight")});
+  g.CallFunction(FindOperator("aten::add_", "Tensor"), {g.GetAttr("bn.num_batches_tracked"), IValue(1)});
   Node* weight = g.GetAttr("bn.weight");
   Node* bias = g.GetAttr("bn.bias");
   Node* mean = g.GetAttr("bn.running_mean");
   Node* var = g.GetAttr("bn.running_var");
-  Node* bn = g.CallFunction(Find("aten::batch_norm"), {h, weight, bias, mean, var, IValue(true), IValue(0.1), IValue(1e-5), IValue(false)});
-  Node* act = g.CallFunction(Find("aten::relu"), {bn});
-  g.Output(g.CallFunction(Find("aten::mm"), {act, g.GetAttr("out.weight")}));
+  Node* bn = g.CallFunction(FindOperator("aten::batch_norm"),
+                            {h, weight, bias, mean, var, IValue(true), IValue(0.1), IValue(1e-5), IValue(false)});
+  Node* act = g.CallFunction(FindOperator("aten::relu"), {bn});
+  g.Output(g.CallFunction(FindOperator("aten::mm"), {act, g.GetAttr("out.weight")}));
   return gm;
 }
 
@@ -327,7 +326,7 @@ TEST(SubmodCompiler, RefusesKeywordArgumentsByName) {
   auto outer = std::make_shared<fx::GraphModule>();
   auto inner = std::make_shared<fx::GraphModule>();
   Node* a = inner->graph().Placeholder("a");
-  inner->graph().Output(inner->graph().CallFunction(Find("aten::relu"), {a}));
+  inner->graph().Output(inner->graph().CallFunction(FindOperator("aten::relu"), {a}));
   ASSERT_TRUE(outer->AddSubmodule("submod_0", {inner, nullptr}).ok());
   Node* x = outer->graph().Placeholder("x");
   outer->graph().Output(outer->graph().CallModule("submod_0", {}, {{"a", x}}));
@@ -341,7 +340,7 @@ TEST(SubmodCompiler, RefusesAPieceCalledTwice) {
   auto outer = std::make_shared<fx::GraphModule>();
   auto inner = std::make_shared<fx::GraphModule>();
   Node* a = inner->graph().Placeholder("a");
-  inner->graph().Output(inner->graph().CallFunction(Find("aten::relu"), {a}));
+  inner->graph().Output(inner->graph().CallFunction(FindOperator("aten::relu"), {a}));
   ASSERT_TRUE(outer->AddSubmodule("submod_0", {inner, nullptr}).ok());
   Node* x = outer->graph().Placeholder("x");
   outer->graph().Output(outer->graph().CallModule("submod_0", {outer->graph().CallModule("submod_0", {x})}));
@@ -356,9 +355,9 @@ TEST(OptimizeDdp, ATiedParameterGetsTheGradientsOfBothPieces) {
   AddAttr(*gm, "last.weight", tied, Kind::kParameter);
   AddAttr(*gm, "middle.weight", Ramp({4, 4}).requires_grad_(), Kind::kParameter);
   fx::Graph& g = gm->graph();
-  Node* x = g.CallFunction(Find("aten::mm"), {g.Placeholder("x"), g.GetAttr("first.weight")});
-  x = g.CallFunction(Find("aten::mm"), {x, g.GetAttr("middle.weight")});
-  g.Output(g.CallFunction(Find("aten::mm"), {x, g.GetAttr("last.weight")}));
+  Node* x = g.CallFunction(FindOperator("aten::mm"), {g.Placeholder("x"), g.GetAttr("first.weight")});
+  x = g.CallFunction(FindOperator("aten::mm"), {x, g.GetAttr("middle.weight")});
+  g.Output(g.CallFunction(FindOperator("aten::mm"), {x, g.GetAttr("last.weight")}));
   Recorder recorder;
   auto optimized = OptimizeDdp(gm, {Ramp({2, 4})}, FakeTensorMode::Create(), recorder.Fn(), Cap(64));
   ASSERT_TRUE(optimized.ok()) << optimized.status();

@@ -16,11 +16,6 @@
 namespace ddpopt {
 namespace {
 
-std::string OperatorText(const c10::OperatorHandle& op) {
-  const c10::OperatorName& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : absl::StrCat(name.name, ".", name.overload_name);
-}
-
 // Whether an argument may be left out of the node because it has its default value.
 bool IsDefault(const c10::Argument& argument, const c10::IValue& value) {
   const auto& fallback = argument.default_value();
@@ -52,7 +47,7 @@ class TracingMode : public Mode {
   }
 
   void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    const std::string name = OperatorText(op);
+    const std::string name = c10::toString(op.operator_name());
     TORCH_CHECK(c10::GradMode::is_enabled() == grad_enabled_, "tracing ", name,
                 ": forward changes the grad mode (a no_grad region, or a custom autograd::Function), which the tracer does not support");
     TORCH_CHECK(!c10::InferenceMode::is_enabled(), "tracing ", name, ": forward runs in inference mode, which the tracer does not support");
