@@ -259,10 +259,4 @@ absl::Status Graph::Lint() const {
   return absl::OkStatus();
 }
 
-std::string Graph::ToString() const {
-  std::string text = "graph():";
-  for (const Node* node : nodes()) absl::StrAppend(&text, "\n    ", node->ToString());
-  return text;
-}
-
 }  // namespace ddpopt::fx
