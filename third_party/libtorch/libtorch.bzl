@@ -1,8 +1,9 @@
-"""LibTorch as a repository: LIBTORCH_HOME if set, else the wheels, fetched once into the user's cache folder."""
+"""LibTorch as a repository: LIBTORCH_HOME if set, else the wheels of LIBTORCH_VERSION, fetched once into the user's cache folder."""
 
 def _libtorch_impl(ctx):
     script = ctx.path(Label("//third_party/libtorch:locate.sh"))
-    ctx.path(Label("//third_party/libtorch:wheels.txt"))
+    for watched in ["fetch_wheels.sh", "wheels/2.15.0.txt", "wheels/2.11.0.txt"]:
+        ctx.path(Label("//third_party/libtorch:" + watched))
     result = ctx.execute([script], timeout = 1800, quiet = False)
     if result.return_code != 0:
         fail("LibTorch is not available:\n" + result.stderr)
@@ -28,6 +29,6 @@ cc_library(
 
 libtorch_repository = repository_rule(
     implementation = _libtorch_impl,
-    environ = ["LIBTORCH_HOME", "XDG_CACHE_HOME", "HOME"],
+    environ = ["LIBTORCH_HOME", "LIBTORCH_VERSION", "DDPOPT_ANY_LIBTORCH", "XDG_CACHE_HOME", "HOME"],
     local = True,
 )
