@@ -1,5 +1,6 @@
 """The external repositories. All are local: Debian packages, and LibTorch from a folder or from wheels fetched once."""
 
+load("//third_party/cuda:cuda.bzl", "cuda_repository")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_repository")
 
 def ddpopt_repositories():
@@ -9,3 +10,4 @@ def ddpopt_repositories():
     native.local_repository(name = "rules_java", path = "/usr/share/bazel/rules/java")
     native.local_repository(name = "rules_proto", path = "/usr/share/bazel/rules/proto")
     libtorch_repository(name = "libtorch")
+    cuda_repository(name = "cuda")  # empty, unless --config=cuda
