@@ -30,9 +30,9 @@ TEST(GraphTest, PrintsAsTorchFx) {
             "graph():\n"
             "    %x : [num_users=1] = placeholder[target=x]\n"
             "    %blocks_0_weight : [num_users=1] = get_attr[target=blocks.0.weight]\n"
-            "    %add : [num_users=2] = call_function[target=aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = {alpha: 2})\n"
-            "    %add_1 : [num_users=1] = call_function[target=aten.add.Tensor](args = (%add, %add), kwargs = {})\n"
-            "    %cat : [num_users=1] = call_function[target=aten.cat.default](args = ([%add, %add_1], 0), kwargs = {})\n"
+            "    %add : [num_users=2] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = {alpha: 2})\n"
+            "    %add_1 : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%add, %add), kwargs = {})\n"
+            "    %cat : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = ([%add, %add_1], 0), kwargs = {})\n"
             "    return (cat,)");
   EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
 }

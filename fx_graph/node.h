@@ -49,7 +49,7 @@ struct OpaqueTarget {
 };
 using Target = std::variant<OperatorTarget, HigherOrderTarget, MethodTarget, PathTarget, OpaqueTarget>;
 
-// As printed by torch.fx: "aten.add.Tensor" for operators, else the text itself.
+// As Python's str() of the target: "aten.add.Tensor" for operators, else the text itself. Graphs print its qualified name (format.h).
 std::string TargetToString(const Target& target);
 
 // One argument of a node: None, another node's value, a constant, or a container of arguments.
@@ -95,6 +95,7 @@ using Kwargs = std::vector<std::pair<std::string, Argument>>;
 struct NodeMeta {
   c10::IValue val;                 // fake value(s) of the node; None when unknown
   std::string nn_module;           // dotted path of the module whose forward made the node
+  std::string type_expr;           // torch.fx's Node.type as it prints it ("torch.Tensor"); empty: none
   bool is_parameter = false;       // placeholder or get_attr that stands for a trainable or frozen parameter
   bool is_buffer = false;
   std::map<std::string, c10::IValue> custom;

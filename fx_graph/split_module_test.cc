@@ -64,7 +64,7 @@ TEST_F(SplitModuleTest, ChainBecomesCalls) {
             "graph():\n"
             "    %relu : [num_users=1] = placeholder[target=relu]\n"
             "    %layer_w : [num_users=1] = get_attr[target=layer.w]\n"
-            "    %add : [num_users=1] = call_function[target=aten.add.Tensor](args = (%relu, %layer_w), kwargs = {})\n"
+            "    %add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%relu, %layer_w), kwargs = {})\n"
             "    return add");
   const Node* call = *++ ++(*split)->graph().nodes().begin();
   EXPECT_EQ(call->meta().custom.at("tag").toInt(), 7);
