@@ -122,6 +122,7 @@ Node* Graph::CreateNode(Op op, Target target, std::vector<Argument> args, Kwargs
   (node->prev_ != nullptr ? node->prev_->next_ : first_) = node;
   (node->next_ != nullptr ? node->next_->prev_ : last_) = node;
   ++size_;
+  ++version_;
   return node;
 }
 
@@ -170,6 +171,7 @@ absl::Status Graph::EraseNode(Node* node) {
   node->meta_ = NodeMeta();  // lets go of its tensors; the node itself stays, so that its address isn't reused
   node->erased_ = true;
   --size_;
+  ++version_;
   return absl::OkStatus();
 }
 
@@ -199,6 +201,17 @@ absl::flat_hash_map<const Node*, Node*> Graph::CopyFrom(const Graph& other) {
     node = node->next();
   }
   return copies;
+}
+
+std::shared_ptr<const void> Graph::derived() const {
+  const std::lock_guard<std::mutex> lock(derived_mutex_);
+  return derived_version_ == version_ ? derived_ : nullptr;
+}
+
+void Graph::set_derived(std::shared_ptr<const void> derived) const {
+  const std::lock_guard<std::mutex> lock(derived_mutex_);
+  derived_ = std::move(derived);
+  derived_version_ = version_;
 }
 
 absl::Status Graph::Lint() const {

@@ -11,7 +11,9 @@
 //
 // A Graph owns its nodes; addresses are stable until erased. Not copyable (see CopyFrom), not thread-safe.
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -86,6 +88,13 @@ class Graph {
   // there is at most one output and that it comes last. The error names the node.
   absl::Status Lint() const;
 
+  // Counts edits: it changes whenever a node is made, erased or moved, or gets other arguments or another target. Metadata doesn't count.
+  std::uint64_t version() const { return version_; }
+  // One thing computed from the graph and kept until the next edit: the Interpreter's plan. Null if there is none. These two may be called by
+  // several threads at once that otherwise only read the graph.
+  std::shared_ptr<const void> derived() const;
+  void set_derived(std::shared_ptr<const void> derived) const;
+
   // As Python's str(graph): "graph():\n    %x : ...".
   std::string ToString() const;
 
@@ -101,6 +110,10 @@ class Graph {
   std::size_t size_ = 0;
   absl::flat_hash_set<std::string> names_;
   absl::flat_hash_map<std::string, int> next_suffix_;
+  std::uint64_t version_ = 0;
+  mutable std::mutex derived_mutex_;
+  mutable std::shared_ptr<const void> derived_;
+  mutable std::uint64_t derived_version_ = 0;
 };
 
 }  // namespace ddpopt::fx

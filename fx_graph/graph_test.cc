@@ -1,5 +1,7 @@
 #include "fx_graph/graph.h"
 
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include "ATen/ops/ones.h"
@@ -97,6 +99,30 @@ TEST(GraphTest, InsertsWhereAsked) {
   EXPECT_EQ(x->next(), between);
   EXPECT_EQ(between->next(), y);
   EXPECT_EQ(y->prev(), between);
+}
+
+TEST(GraphTest, EveryEditCountsAndDropsWhatWasDerived) {
+  Graph graph;
+  const auto changes = [&](auto&& edit) {
+    const std::uint64_t before = graph.version();
+    graph.set_derived(std::make_shared<int>(1));
+    EXPECT_NE(graph.derived(), nullptr);
+    edit();
+    EXPECT_EQ(graph.derived() == nullptr, graph.version() != before);
+    return graph.version() != before;
+  };
+  Node* x = nullptr;
+  Node* y = nullptr;
+  EXPECT_EQ(graph.derived(), nullptr);
+  EXPECT_TRUE(changes([&] { x = graph.Placeholder("x"); }));
+  EXPECT_TRUE(changes([&] { y = graph.CallFunction(FindOperator("aten::relu"), {x}); }));
+  EXPECT_TRUE(changes([&] { y->set_args({x}); }));
+  EXPECT_TRUE(changes([&] { y->set_kwargs({{"a", x}}); }));
+  EXPECT_TRUE(changes([&] { y->set_target(OpaqueTarget{"f"}); }));
+  EXPECT_TRUE(changes([&] { y->ReplaceInputWith(x, x); }));
+  EXPECT_FALSE(changes([&] { y->meta().is_buffer = true; }));
+  EXPECT_FALSE(changes([&] { (void)graph.ToString(); }));
+  EXPECT_TRUE(changes([&] { (void)graph.EraseNode(y); }));
 }
 
 TEST(GraphTest, LintNamesAUseBeforeItsDefinition) {

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "base/logging.h"
+#include "fx_graph/graph.h"
 
 namespace ddpopt::fx {
 namespace {
@@ -127,6 +128,12 @@ void Node::Update(std::vector<Argument> args, Kwargs kwargs) {
   args_ = std::move(args);
   kwargs_ = std::move(kwargs);
   inputs_ = std::move(inputs);
+  ++graph_->version_;
+}
+
+void Node::set_target(Target target) {
+  target_ = std::move(target);
+  ++graph_->version_;
 }
 
 void Node::set_args(std::vector<Argument> args) { Update(std::move(args), kwargs_); }

@@ -119,7 +119,7 @@ class Node {
   const Kwargs& kwargs() const { return kwargs_; }
   void set_args(std::vector<Argument> args);
   void set_kwargs(Kwargs kwargs);
-  void set_target(Target target) { target_ = std::move(target); }
+  void set_target(Target target);
 
   // The distinct nodes that take this one as an argument, in the order in which they first did.
   const std::vector<Node*>& users() const { return users_; }
