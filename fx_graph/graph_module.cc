@@ -6,9 +6,10 @@
 namespace ddpopt::fx {
 
 absl::Status GraphModule::AddAttr(absl::string_view path, c10::IValue value, AttrKind kind) {
-  if (!attrs_.emplace(std::string(path), Attr{std::move(value), kind}).second) {
+  if (!attrs_.emplace(std::string(path), Attr{std::move(value), kind, next_order_}).second) {
     return absl::AlreadyExistsError(absl::StrCat("the module has an attribute \"", path, "\" already"));
   }
+  ++next_order_;
   return absl::OkStatus();
 }
 
@@ -29,9 +30,11 @@ absl::Status GraphModule::AddSubmodule(absl::string_view path, Submodule submodu
   if (submodule.graph_module == nullptr && submodule.callable == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("submodule \"", path, "\" is neither a graph nor a callable"));
   }
+  submodule.order = next_order_;
   if (!submodules_.emplace(std::string(path), std::move(submodule)).second) {
     return absl::AlreadyExistsError(absl::StrCat("the module has a submodule \"", path, "\" already"));
   }
+  ++next_order_;
   return absl::OkStatus();
 }
 
@@ -51,8 +54,10 @@ std::shared_ptr<GraphModule> GraphModule::Clone() const {
   clone->graph_->CopyFrom(*graph_);
   clone->attrs_ = attrs_;
   clone->meta_ = meta_;
+  clone->next_order_ = next_order_;
   for (const auto& [path, submodule] : submodules_) {
-    clone->submodules_[path] = Submodule{submodule.graph_module == nullptr ? nullptr : submodule.graph_module->Clone(), submodule.callable};
+    clone->submodules_[path] =
+        Submodule{submodule.graph_module == nullptr ? nullptr : submodule.graph_module->Clone(), submodule.callable, submodule.order};
   }
   return clone;
 }

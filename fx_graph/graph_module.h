@@ -32,11 +32,13 @@ class GraphModule {
   struct Attr {
     c10::IValue value;
     AttrKind kind;
+    int64_t order = 0;  // set by AddAttr: attributes count up as they are added, the order of PyTorch's named_parameters()
   };
   // A submodule is a graph, a compiled callable, or both (the graph it was compiled from is dropped when replaced).
   struct Submodule {
     std::shared_ptr<GraphModule> graph_module;
     std::shared_ptr<const Callable> callable;
+    int64_t order = 0;  // set by AddSubmodule, as Attr's
   };
 
   GraphModule() : graph_(std::make_unique<Graph>()) {}
@@ -71,6 +73,7 @@ class GraphModule {
   std::map<std::string, Attr> attrs_;
   std::map<std::string, Submodule> submodules_;
   std::map<std::string, c10::IValue> meta_;
+  int64_t next_order_ = 0;
 };
 
 }  // namespace ddpopt::fx

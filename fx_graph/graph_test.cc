@@ -174,6 +174,20 @@ TEST(GraphModuleTest, CloneIsIndependentButSharesTensors) {
   EXPECT_EQ(y->meta().custom["note"].toInt(), 1);
 }
 
+TEST(GraphModuleTest, RemembersTheOrderOfAdding) {
+  GraphModule module;
+  for (const char* path : {"weight", "bias"}) ASSERT_TRUE(module.AddAttr(path, at::ones({2}), GraphModule::AttrKind::kParameter).ok());
+  ASSERT_TRUE(module.AddSubmodule("child", {std::make_shared<GraphModule>(), nullptr}).ok());
+  ASSERT_TRUE(module.AddAttr("a", 1, GraphModule::AttrKind::kConstant).ok());
+  EXPECT_FALSE(module.AddAttr("a", 2, GraphModule::AttrKind::kConstant).ok());
+  const auto clone = module.Clone();
+  ASSERT_TRUE(clone->AddAttr("last", 3, GraphModule::AttrKind::kConstant).ok());
+  EXPECT_LT(clone->GetAttr("weight")->order, clone->GetAttr("bias")->order);
+  EXPECT_LT(clone->GetAttr("bias")->order, clone->GetSubmodule("child")->order);
+  EXPECT_LT(clone->GetSubmodule("child")->order, clone->GetAttr("a")->order);
+  EXPECT_LT(clone->GetAttr("a")->order, clone->GetAttr("last")->order);
+}
+
 TEST(GraphModuleTest, ErrorsNameThePath) {
   GraphModule module;
   EXPECT_EQ(module.GetAttr("w").status().code(), absl::StatusCode::kNotFound);
