@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -18,18 +19,18 @@ bool IsReserved(absl::string_view name) {
       "__build_class__", "__debug__", "__doc__", "__import__", "__loader__", "__name__", "__package__", "__spec__", "abs", "aiter",
       "all", "and", "anext", "any", "ArithmeticError", "as", "ascii", "assert", "AssertionError", "async", "AttributeError", "await",
       "BaseException", "BaseExceptionGroup", "bin", "BlockingIOError", "bool", "break", "breakpoint", "BrokenPipeError", "BufferError",
-      "bytearray", "bytes", "BytesWarning", "callable", "ChildProcessError", "chr", "class", "classmethod", "compile", "complex",
-      "ConnectionAbortedError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "continue", "def", "del",
+      "bytearray", "bytes", "BytesWarning", "callable", "ChildProcessError", "chr", "class", "classmethod", "compile", "complex", "copyright",
+      "ConnectionAbortedError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "continue", "credits", "def", "del",
       "delattr", "DeprecationWarning", "device", "dict", "dir", "divmod", "elif", "Ellipsis", "else", "EncodingWarning", "enumerate",
-      "EnvironmentError", "EOFError", "eval", "except", "Exception", "ExceptionGroup", "exec", "False", "FileExistsError",
+      "EnvironmentError", "EOFError", "eval", "except", "Exception", "ExceptionGroup", "exec", "exit", "False", "FileExistsError",
       "FileNotFoundError", "filter", "finally", "float", "FloatingPointError", "for", "format", "from", "frozenset", "FutureWarning",
       "fx_pytree", "GeneratorExit", "getattr", "global", "globals", "hasattr", "hash", "help", "hex", "id", "if", "import",
       "ImportError", "ImportWarning", "in", "IndentationError", "IndexError", "inf", "input", "int", "InterruptedError", "IOError",
-      "is", "IsADirectoryError", "isinstance", "issubclass", "iter", "KeyboardInterrupt", "KeyError", "lambda", "len", "list",
+      "is", "IsADirectoryError", "isinstance", "issubclass", "iter", "KeyboardInterrupt", "KeyError", "lambda", "len", "license", "list",
       "locals", "LookupError", "map", "max", "MemoryError", "memoryview", "min", "ModuleNotFoundError", "NameError", "nan", "next",
       "None", "NoneType", "nonlocal", "not", "NotADirectoryError", "NotImplemented", "NotImplementedError", "object", "oct", "open",
       "or", "ord", "OSError", "OverflowError", "pass", "PendingDeprecationWarning", "PermissionError", "pow", "print",
-      "ProcessLookupError", "property", "pytree", "raise", "range", "RecursionError", "ReferenceError", "repr", "ResourceWarning",
+      "ProcessLookupError", "property", "pytree", "quit", "raise", "range", "RecursionError", "ReferenceError", "repr", "ResourceWarning",
       "return", "reversed", "round", "RuntimeError", "RuntimeWarning", "set", "setattr", "slice", "sorted", "staticmethod",
       "StopAsyncIteration", "StopIteration", "str", "sum", "super", "SyntaxError", "SyntaxWarning", "SystemError", "SystemExit",
       "TabError", "TimeoutError", "torch", "True", "try", "tuple", "type", "TypeError", "UnboundLocalError", "UnicodeDecodeError",
@@ -48,27 +49,34 @@ std::string SnakeCase(absl::string_view text) {
   return result;
 }
 
+// Each run of characters that Python identifiers can't have becomes one '_'.
 std::string Identifier(absl::string_view hint) {
-  std::string result(hint);
-  for (char& c : result) {
-    if (!absl::ascii_isalnum(c) && c != '_') c = '_';
+  std::string result;
+  bool illegal = false;
+  for (const char c : hint) {
+    const bool legal = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+    if (legal || !illegal) result += legal ? c : '_';
+    illegal = !legal;
   }
   if (result.empty()) return "_unnamed";
-  if (absl::ascii_isdigit(result[0])) result.insert(0, "_");
+  if (absl::ascii_isdigit(static_cast<unsigned char>(result[0]))) result.insert(0, "_");
   return result;
 }
 
-// The part of a target that torch.fx would name its node after.
+// What torch.fx names a node after: a function's __name__ ("add.Tensor" of an overload), or the text itself.
 std::string NameFromTarget(const Target& target) {
-  std::string text = TargetToString(target);
   if (const auto* op = std::get_if<OperatorTarget>(&target)) {
-    text = op->op.operator_name().name;
-    const std::size_t colons = text.rfind("::");
-    return colons == std::string::npos ? text : text.substr(colons + 2);
+    const c10::OperatorName& name = op->op.operator_name();
+    const std::size_t colons = name.name.rfind("::");
+    return SnakeCase(absl::StrCat(colons == std::string::npos ? name.name : name.name.substr(colons + 2), ".",
+                                  name.overload_name.empty() ? "default" : name.overload_name));
   }
-  if (std::holds_alternative<OpaqueTarget>(target)) {
+  std::string text = TargetToString(target);
+  if (std::holds_alternative<OpaqueTarget>(target) || std::holds_alternative<HigherOrderTarget>(target)) {
     const std::size_t dot = text.rfind('.');
     if (dot != std::string::npos && dot + 1 < text.size()) text = text.substr(dot + 1);
+  } else if (text.size() >= 4 && absl::StartsWith(text, "__") && absl::EndsWith(text, "__")) {
+    text = text.substr(2, text.size() - 4);
   }
   return SnakeCase(text);
 }
@@ -97,7 +105,7 @@ std::string Graph::UniqueName(absl::string_view hint) {
   if (!SplitSuffix(name, &base, &number) || names_.contains(name)) {
     const auto last = next_suffix_.find(name);
     number = last == next_suffix_.end() ? 0 : last->second;
-    if (IsReserved(name)) name = absl::StrCat(name, "_", ++number);
+    if (IsReserved(name)) name = absl::StrCat(base, "_", ++number);
   }
   while (names_.contains(name)) name = absl::StrCat(base, "_", ++number);
   names_.insert(name);
@@ -130,8 +138,8 @@ Node* Graph::Placeholder(absl::string_view name) { return CreateNode(Op::kPlaceh
 
 Node* Graph::GetAttr(absl::string_view path) { return CreateNode(Op::kGetAttr, PathTarget{std::string(path)}); }
 
-Node* Graph::CallFunction(c10::OperatorHandle op, std::vector<Argument> args, Kwargs kwargs) {
-  return CreateNode(Op::kCallFunction, OperatorTarget{std::move(op)}, std::move(args), std::move(kwargs));
+Node* Graph::CallFunction(c10::OperatorHandle op, std::vector<Argument> args, Kwargs kwargs, absl::string_view name_hint) {
+  return CreateNode(Op::kCallFunction, OperatorTarget{std::move(op)}, std::move(args), std::move(kwargs), name_hint);
 }
 
 Node* Graph::CallModule(absl::string_view path, std::vector<Argument> args, Kwargs kwargs) {

@@ -62,12 +62,13 @@ class Graph {
   Node* output_node() const;
 
   // Makes a node at the insertion point (the end, unless set). `name_hint` empty: named from the target, as torch.fx does
-  // ("add", "add_1"); the name is made unique in the graph.
+  // ("add_tensor" for aten.add.Tensor, "getitem", "blocks_0_weight"). The name is made a unique identifier, as torch.fx does:
+  // "add", "add_1"; "sum_1" since "sum" is Python's.
   // Precondition (CHECK): every node in args and kwargs belongs to this graph.
   Node* CreateNode(Op op, Target target, std::vector<Argument> args = {}, Kwargs kwargs = {}, absl::string_view name_hint = "");
   Node* Placeholder(absl::string_view name);
   Node* GetAttr(absl::string_view path);
-  Node* CallFunction(c10::OperatorHandle op, std::vector<Argument> args, Kwargs kwargs = {});
+  Node* CallFunction(c10::OperatorHandle op, std::vector<Argument> args, Kwargs kwargs = {}, absl::string_view name_hint = "");
   Node* CallModule(absl::string_view path, std::vector<Argument> args, Kwargs kwargs = {});
   Node* CallMethod(absl::string_view method, std::vector<Argument> args, Kwargs kwargs = {});
   Node* Output(Argument result);

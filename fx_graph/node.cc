@@ -11,19 +11,6 @@ namespace {
 
 bool Contains(const std::vector<Node*>& nodes, const Node* node) { return std::find(nodes.begin(), nodes.end(), node) != nodes.end(); }
 
-// Membership in one list, fast for short and long ones.
-class Membership {
- public:
-  explicit Membership(const std::vector<Node*>& nodes) : nodes_(nodes) {
-    if (nodes.size() > 16) set_.insert(nodes.begin(), nodes.end());
-  }
-  bool operator()(const Node* node) const { return set_.empty() ? Contains(nodes_, node) : set_.contains(node); }
-
- private:
-  const std::vector<Node*>& nodes_;
-  absl::flat_hash_set<const Node*> set_;
-};
-
 std::vector<Node*> InputNodes(const std::vector<Argument>& args, const Kwargs& kwargs) {
   std::vector<Node*> inputs;
   absl::flat_hash_set<Node*> seen;  // used once the list is long
@@ -117,14 +104,9 @@ void Node::Update(std::vector<Argument> args, Kwargs kwargs) {
         << "node %" << name_ << " takes %" << (input == nullptr ? std::string("<null>") : input->name_)
         << ", which is not a live node of the same graph";
   }
-  const Membership was_input(inputs_);
-  const Membership is_input(inputs);
-  for (Node* input : inputs_) {
-    if (!is_input(input)) input->users_.erase(std::find(input->users_.begin(), input->users_.end(), this));
-  }
-  for (Node* input : inputs) {
-    if (!was_input(input)) input->users_.push_back(this);
-  }
+  // As in torch.fx, an updated node becomes the last user of each of its inputs.
+  for (Node* input : inputs_) input->users_.erase(std::find(input->users_.begin(), input->users_.end(), this));
+  for (Node* input : inputs) input->users_.push_back(this);
   args_ = std::move(args);
   kwargs_ = std::move(kwargs);
   inputs_ = std::move(inputs);

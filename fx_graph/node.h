@@ -54,6 +54,7 @@ std::string TargetToString(const Target& target);
 
 // One argument of a node: None, another node's value, a constant, or a container of arguments.
 // A constant IValue never holds what a container of Nodes would: lists without nodes may be either form.
+// Dtypes, layouts and other values that an IValue has no tag for: constants.h.
 class Argument {
  public:
   enum class Kind { kNone, kNode, kConstant, kList, kTuple, kDict, kSlice };
@@ -91,6 +92,13 @@ class Argument {
 
 using Kwargs = std::vector<std::pair<std::string, Argument>>;
 
+// One step of where a node came from, as torch.fx's NodeSource.
+struct NodeSource {
+  std::string name;       // of the node it was made from
+  std::string target;     // as TargetToString
+  std::string pass_name;  // that made it
+};
+
 // What is known of a node's value. Copied with the node; `val` is shared (its tensors are handles).
 struct NodeMeta {
   c10::IValue val;                 // fake value(s) of the node; None when unknown
@@ -98,6 +106,9 @@ struct NodeMeta {
   std::string type_expr;           // torch.fx's Node.type as it prints it ("torch.Tensor"); empty: none
   bool is_parameter = false;       // placeholder or get_attr that stands for a trainable or frozen parameter
   bool is_buffer = false;
+  std::string stack_trace;         // of the program that was traced, innermost frame last
+  std::vector<std::pair<std::string, std::string>> nn_module_stack;  // outermost first: path and class of the module
+  std::vector<NodeSource> from_node;  // the oldest first
   std::map<std::string, c10::IValue> custom;
 };
 

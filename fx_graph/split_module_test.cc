@@ -62,10 +62,10 @@ TEST_F(SplitModuleTest, ChainBecomesCalls) {
             "    return submod_2");
   EXPECT_EQ(Text(**split, "submod_1"),
             "graph():\n"
-            "    %relu : [num_users=1] = placeholder[target=relu]\n"
+            "    %relu_default : [num_users=1] = placeholder[target=relu_default]\n"
             "    %layer_w : [num_users=1] = get_attr[target=layer.w]\n"
-            "    %add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%relu, %layer_w), kwargs = {})\n"
-            "    return add");
+            "    %add_tensor : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%relu_default, %layer_w), kwargs = {})\n"
+            "    return add_tensor");
   const Node* call = *++ ++(*split)->graph().nodes().begin();
   EXPECT_EQ(call->meta().custom.at("tag").toInt(), 7);
 }
@@ -103,7 +103,7 @@ TEST_F(SplitModuleTest, NestedArgumentsCross) {
   module_.graph().Output(cat);
   auto split = Split();
   ASSERT_TRUE(split.ok()) << split.status();
-  EXPECT_THAT(Text(**split, "submod_1"), HasSubstr("aten.cat.default](args = ([%x, %relu, %w],)"));
+  EXPECT_THAT(Text(**split, "submod_1"), HasSubstr("aten.cat.default](args = ([%x, %relu_default, %w],)"));
 }
 
 TEST_F(SplitModuleTest, NoOperatorsNoPartitions) {

@@ -182,7 +182,7 @@ TEST(Interpreter, ErrorNamesTheNodeAndSaysTheCauseOnce) {
   gm.graph().Output(gm.graph().CallModule("inner", {gm.graph().Placeholder("x")}));
   const std::string error = ErrorOf([&] { Interpreter(gm).Run({at::ones({2, 3})}); });
   EXPECT_THAT(error,
-              AllOf(HasSubstr("While executing %mm : "), HasSubstr("target=torch.ops.aten.mm.default"), HasSubstr("While executing %inner : ")));
+              AllOf(HasSubstr("While executing %mm_default : "), HasSubstr("target=torch.ops.aten.mm.default"), HasSubstr("While executing %inner : ")));
   EXPECT_EQ(Count(error, "cannot be multiplied"), 1u) << error;
 }
 

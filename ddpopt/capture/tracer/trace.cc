@@ -25,6 +25,12 @@ bool IsDefault(const c10::Argument& argument, const c10::IValue& value) {
   return fallback->tagKind() == value.tagKind() && *fallback == value;
 }
 
+// "add" of aten::add.Tensor: what PyTorch's own tracers name the node.
+absl::string_view PacketName(const c10::OperatorHandle& op) {
+  const absl::string_view name = op.operator_name().name;
+  return name.substr(name.rfind(':') + 1);
+}
+
 // Sees every operator that forward calls, runs it on fakes, and writes it down.
 class TracingMode : public Mode {
  public:
@@ -86,7 +92,7 @@ class TracingMode : public Mode {
     for (const c10::IValue& result : results) any_tensor |= result.isTensor() || result.isTensorList();
     // Questions about metadata (is_same_size, result_type, ...) are answered by the fakes and leave nothing to run.
     if (!any_tensor) return;
-    fx::Node* node = module_->graph().CallFunction(op, std::move(args), std::move(kwargs));
+    fx::Node* node = module_->graph().CallFunction(op, std::move(args), std::move(kwargs), PacketName(op));
     if (num_returns == 0) return;
     if (num_returns == 1) {
       RecordResult(node, results[0]);
@@ -193,7 +199,8 @@ class TracingMode : public Mode {
             return known.node;
           }
           TORCH_CHECK(known.requires_grad, "tracing ", op, ": a tensor made in forward was given requires_grad outside of the graph");
-          fx::Node* detached = module_->graph().CallFunction(c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", ""), {known.node});
+          fx::Node* detached = module_->graph().CallFunction(c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", ""),
+                                                                    {known.node}, {}, "detach");
           Record(detached, tensor);
           return detached;
         }
