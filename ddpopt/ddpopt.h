@@ -10,6 +10,7 @@
 //   optimizer.step();
 
 #include "ddpopt/ddp/distributed_data_parallel.h"  // IWYU pragma: export
+#include "ddpopt/distributed/launcher.h"           // IWYU pragma: export
 #include "ddpopt/distributed/process_group.h"      // IWYU pragma: export
 
 #endif  // DDPOPT_DDPOPT_H_

@@ -1,0 +1,42 @@
+"""Tests of what a library shows to those outside."""
+
+load("//bazel:ddpopt.bzl", "ddpopt_cc_library")
+
+def public_headers_test(name, library, headers):
+    """Fails unless `library` has exactly these public headers, each compiles alone, and none leaks a macro or a private header.
+
+    Args:
+      name: of the test.
+      library: a ddpopt_public_library of this package.
+      headers: the paths by which they are included.
+    """
+    alone = []
+    for header in headers:
+        source = "%s_%s.cc" % (name, header.replace("/", "_").replace(".", "_"))
+        native.genrule(
+            name = source + "_source",
+            testonly = True,
+            outs = [source],
+            # Twice: the guard must hold.
+            cmd = "printf '#include \"%s\"\\n#include \"%s\"\\n' >$@" % (header, header),
+        )
+        ddpopt_cc_library(
+            name = source[:-3],
+            testonly = True,
+            srcs = [source],
+            # They are compiled to see that they can be: nothing in them runs.
+            copts = ["-O0"],
+            deps = [library],
+        )
+        alone.append(":" + source[:-3])
+    native.filegroup(name = name + "_alone", testonly = True, srcs = alone)
+    native.sh_test(
+        name = name,
+        size = "small",
+        srcs = ["//bazel:public_headers_test.sh"],
+        args = ["$(locations %s)" % library, "--"] + headers,
+        data = [
+            library,
+            ":" + name + "_alone",
+        ],
+    )

@@ -1,0 +1,3 @@
+#include "ddpopt/ddp/frozen_reducer.h"
+
+int main() { return 0; }
