@@ -27,7 +27,7 @@ def _public_library_impl(ctx):
         cc_infos = [dep[CcInfo] for dep in ctx.attr.third_party] +
                    [CcInfo(linking_context = info.linking_context) for info in inner],
     )
-    return [merged, DefaultInfo(files = depset(links))]
+    return [merged, DefaultInfo(files = depset(links), runfiles = ctx.runfiles(files = links))]
 
 ddpopt_public_library = rule(
     implementation = _public_library_impl,
