@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace ddpopt::fx {
 namespace {
@@ -44,6 +45,14 @@ std::string NewDtypeName(c10::ScalarType dtype) {
       return absl::StrCat("torch.", absl::AsciiStrToLower(c10::toString(dtype)));
   }
 }
+
+constexpr std::pair<c10::ScalarType, const char*> kShortDtypeNames[] = {
+    {c10::ScalarType::Float, "f32"},       {c10::ScalarType::Double, "f64"},        {c10::ScalarType::Half, "f16"},
+    {c10::ScalarType::BFloat16, "bf16"},   {c10::ScalarType::Long, "i64"},          {c10::ScalarType::Int, "i32"},
+    {c10::ScalarType::Short, "i16"},       {c10::ScalarType::Char, "i8"},           {c10::ScalarType::Byte, "u8"},
+    {c10::ScalarType::UInt16, "u16"},      {c10::ScalarType::UInt32, "u32"},        {c10::ScalarType::UInt64, "u64"},
+    {c10::ScalarType::Bool, "b8"},         {c10::ScalarType::ComplexHalf, "c32"},   {c10::ScalarType::ComplexFloat, "c64"},
+    {c10::ScalarType::ComplexDouble, "c128"}};
 
 struct Names {
   std::array<std::string, kDtypes> dtypes;
@@ -188,6 +197,22 @@ c10::TypeKind DeclaredKind(const c10::Argument& declared) {
 absl::string_view DtypeName(c10::ScalarType dtype) { return NameAt(AllNames().dtypes, static_cast<int>(dtype)); }
 absl::string_view LayoutName(c10::Layout layout) { return NameAt(AllNames().layouts, static_cast<int>(layout)); }
 absl::string_view MemoryFormatName(c10::MemoryFormat format) { return NameAt(AllNames().memory_formats, static_cast<int>(format)); }
+
+std::string ShortDtypeName(c10::ScalarType dtype) {
+  for (const auto& [known, name] : kShortDtypeNames) {
+    if (known == dtype) return name;
+  }
+  return std::string(absl::StripPrefix(DtypeName(dtype), "torch."));
+}
+
+bool DtypeFromShortName(absl::string_view name, c10::ScalarType* dtype) {
+  for (const auto& [known, short_name] : kShortDtypeNames) {
+    if (name != short_name) continue;
+    *dtype = known;
+    return true;
+  }
+  return DtypeFromName(absl::StrCat("torch.", absl::StripPrefix(name, "torch.")), dtype);
+}
 
 bool DtypeFromName(absl::string_view name, c10::ScalarType* dtype) { return FromName(AllNames().dtype_of, name, dtype); }
 bool LayoutFromName(absl::string_view name, c10::Layout* layout) { return FromName(AllNames().layout_of, name, layout); }

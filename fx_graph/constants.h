@@ -61,8 +61,11 @@ c10::TypeKind DeclaredKind(const c10::Argument& declared);
 absl::string_view DtypeName(c10::ScalarType dtype);
 absl::string_view LayoutName(c10::Layout layout);
 absl::string_view MemoryFormatName(c10::MemoryFormat format);
+// PyTorch's short names: "f32", "bf16", "i64", "b8"; the long one without "torch." if there is no short one.
+std::string ShortDtypeName(c10::ScalarType dtype);
 // The other way round: false for a name that is none.
 bool DtypeFromName(absl::string_view name, c10::ScalarType* dtype);
+bool DtypeFromShortName(absl::string_view name, c10::ScalarType* dtype);
 bool LayoutFromName(absl::string_view name, c10::Layout* layout);
 bool MemoryFormatFromName(absl::string_view name, c10::MemoryFormat* format);
 

@@ -250,7 +250,7 @@ void AppendArgument(const Argument& argument, FormatStyle style, const FormatOpt
   }
 }
 
-void AppendDeclared(const Argument& argument, const c10::Argument* declared, const FormatOptions& options, std::string* out) {
+void AppendDeclared(const Argument& argument, const c10::Argument* declared, FormatStyle style, const FormatOptions& options, std::string* out) {
   if (declared != nullptr && argument.kind() == Argument::Kind::kConstant && argument.constant().isInt()) {
     const int64_t value = argument.constant().toInt();
     absl::string_view name;
@@ -269,7 +269,7 @@ void AppendDeclared(const Argument& argument, const c10::Argument* declared, con
     }
     if (!name.empty()) return out->append(name.data(), name.size()), void();
   }
-  AppendArgument(argument, FormatStyle::kFormatNode, options, out);
+  AppendArgument(argument, style, options, out);
 }
 
 // Python's str() of a value, which differs from repr() in a string or a device that is the whole value.
@@ -331,7 +331,7 @@ void AppendNode(const Node& node, const FormatOptions& options, std::string* out
   std::size_t position = 0;
   for (const Argument& argument : args) {
     if (position != 0) out->append(", ");
-    AppendDeclared(argument, schema == nullptr ? nullptr : DeclaredArgument(*schema, position), options, out);
+    AppendDeclared(argument, schema == nullptr ? nullptr : DeclaredArgument(*schema, position), FormatStyle::kFormatNode, options, out);
     ++position;
   }
   out->append(position == 1 ? ",), kwargs = {" : "), kwargs = {");
@@ -342,7 +342,7 @@ void AppendNode(const Node& node, const FormatOptions& options, std::string* out
     const absl::string_view key(entry.first);
     out->append(key.data(), key.size());
     out->append(": ");
-    AppendDeclared(entry.second, schema == nullptr ? nullptr : DeclaredArgument(*schema, key), options, out);
+    AppendDeclared(entry.second, schema == nullptr ? nullptr : DeclaredArgument(*schema, key), FormatStyle::kFormatNode, options, out);
   }
   out->append("})");
 }

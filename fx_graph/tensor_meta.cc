@@ -92,16 +92,16 @@ absl::StatusOr<at::Tensor> HollowTensor(const TensorMeta& meta) {
                                                        /*allocator=*/nullptr, /*resizable=*/false);
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "this tensor was read from a file that describes it without its data (a hollow tensor); only its form is known");
-  return HollowTensorOver(meta, c10::Storage(std::move(storage)));
+  return TensorOver(meta, c10::Storage(std::move(storage)));
 }
 
-absl::StatusOr<at::Tensor> HollowTensorOver(const TensorMeta& meta, const c10::Storage& storage) {
+absl::StatusOr<at::Tensor> TensorOver(const TensorMeta& meta, const c10::Storage& storage) {
   DDPOPT_RETURN_IF_ERROR(Check(meta));
   if (static_cast<int64_t>(storage.nbytes()) != meta.storage_nbytes || storage.device() != meta.device) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor of a storage of ", meta.storage_nbytes, " bytes on ", meta.device.str(),
                                                    " can't share one of ", storage.nbytes(), " bytes on ", storage.device().str()));
   }
-  return CatchAsStatus("making a tensor without data", [&] {
+  return CatchAsStatus("making a tensor from its description", [&] {
     at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(storage), c10::DispatchKeySet(c10::computeDispatchKey(meta.dtype, c10::Layout::Strided, meta.device)),
         c10::scalarTypeToTypeMeta(meta.dtype));

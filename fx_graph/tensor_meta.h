@@ -41,8 +41,8 @@ absl::StatusOr<TensorMeta> DescribeTensor(const at::Tensor& tensor);
 // Errors: InvalidArgument, naming the value, for a description that no tensor can have: negative or overflowing sizes, as many strides as
 // there aren't sizes, a storage that is too small, requires_grad of integers.
 absl::StatusOr<at::Tensor> HollowTensor(const TensorMeta& meta);
-// A hollow tensor over the storage of another (hollow) one, so that both alias; meta.storage_nbytes and meta.device must be that storage's.
-absl::StatusOr<at::Tensor> HollowTensorOver(const TensorMeta& meta, const c10::Storage& storage);
+// A tensor over an existing storage, hollow or not, so that tensors alias; meta.storage_nbytes and meta.device must be that storage's.
+absl::StatusOr<at::Tensor> TensorOver(const TensorMeta& meta, const c10::Storage& storage);
 bool IsHollow(const at::Tensor& tensor);
 
 }  // namespace ddpopt::fx

@@ -27,18 +27,9 @@ using fx::JsonView;
 using fx::Node;
 
 absl::StatusOr<c10::ScalarType> Dtype(const JsonView& view) {
-  static const auto* dtypes = new absl::flat_hash_map<std::string, c10::ScalarType>{
-      {"f32", c10::ScalarType::Float},       {"f64", c10::ScalarType::Double},   {"f16", c10::ScalarType::Half},
-      {"bf16", c10::ScalarType::BFloat16},   {"i64", c10::ScalarType::Long},     {"i32", c10::ScalarType::Int},
-      {"i16", c10::ScalarType::Short},       {"i8", c10::ScalarType::Char},      {"u8", c10::ScalarType::Byte},
-      {"u16", c10::ScalarType::UInt16},      {"u32", c10::ScalarType::UInt32},   {"u64", c10::ScalarType::UInt64},
-      {"b8", c10::ScalarType::Bool},         {"c32", c10::ScalarType::ComplexHalf}, {"c64", c10::ScalarType::ComplexFloat},
-      {"c128", c10::ScalarType::ComplexDouble}};
   DDPOPT_ASSIGN_OR_RETURN(const std::string name, view.AsString());
-  const auto it = dtypes->find(name);
-  if (it != dtypes->end()) return it->second;
-  c10::ScalarType dtype;  // a type without a short name is written as torch has it
-  if (fx::DtypeFromName(absl::StartsWith(name, "torch.") ? name : absl::StrCat("torch.", name), &dtype)) return dtype;
+  c10::ScalarType dtype;
+  if (fx::DtypeFromShortName(name, &dtype)) return dtype;
   return view.Expected("a dtype");
 }
 

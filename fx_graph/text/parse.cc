@@ -56,13 +56,10 @@ class Parser {
     if (!Consume("graph()")) return Expected("\"graph():\"");
     std::string output_type;
     if (Consume(" -> ")) {
-      const std::size_t end = std::min(text_.find(":\n", at_), EndsWithColon() ? text_.size() - 1 : text_.size());
-      if (end >= LineEnd()) {
-        at_ = LineEnd();
-        return Expected("a type and \":\"");
-      }
-      output_type = std::string(text_.substr(at_, end - at_));
-      at_ = end;
+      const std::size_t colon = text_.substr(0, LineEnd()).rfind(':');
+      if (colon == absl::string_view::npos || colon <= at_) return Expected("a type and \":\"");
+      output_type = std::string(text_.substr(at_, colon - at_));
+      at_ = colon;
     }
     if (!Consume(":")) return Expected("\":\"");
     DDPOPT_RETURN_IF_ERROR(EndLine());
@@ -96,7 +93,6 @@ class Parser {
     const std::size_t end = text_.find('\n', at_);
     return end == absl::string_view::npos ? text_.size() : end;
   }
-  bool EndsWithColon() const { return absl::EndsWith(text_, ":"); }
 
   template <typename... Parts>
   absl::Status Fail(const Parts&... parts) const {
@@ -289,20 +285,21 @@ class Parser {
     const auto* op = std::get_if<OperatorTarget>(&target);
     const c10::FunctionSchema* schema = op != nullptr && op->op.hasSchema() ? &op->op.schema() : nullptr;
     if (!Consume("(args = (")) return Expected("\"(args = (\"");
-    while (!Consume(")")) {
-      if (!args->empty()) {
-        if (!Consume(",")) return Expected("\",\" or \")\"");
-        if (Consume(")")) {
-          if (args->size() == 1) break;
-          --at_;
-          return Expected("another argument");
+    if (!Consume(")")) {
+      while (true) {
+        Place place;
+        if (schema != nullptr) place.declared = DeclaredArgument(*schema, args->size());
+        DDPOPT_ASSIGN_OR_RETURN(Argument argument, ParseValue(FormatStyle::kFormatNode, place, 0));
+        args->push_back(std::move(argument));
+        if (args->size() > 1 && Consume(")")) break;
+        if (!Consume(",")) return Expected(args->size() > 1 ? "\",\" or \")\"" : "\",\" (a tuple of one is \"(x,)\")");
+        if (Peek() == ')') {
+          if (args->size() > 1) return Expected("another argument");
+          ++at_;
+          break;
         }
         SkipSpaces();
       }
-      Place place;
-      if (schema != nullptr) place.declared = DeclaredArgument(*schema, args->size());
-      DDPOPT_ASSIGN_OR_RETURN(Argument argument, ParseValue(FormatStyle::kFormatNode, place, 0));
-      args->push_back(std::move(argument));
     }
     if (Consume(", kwargs = {")) {
       while (!Consume("}")) {
@@ -391,26 +388,23 @@ class Parser {
   absl::StatusOr<std::vector<Argument>> ParseElements(char close, FormatStyle style, Place place, int depth) {
     place.is_key = false;
     std::vector<Argument> elements;
+    if (Peek() == close) {
+      ++at_;
+      return elements;
+    }
     while (true) {
-      if (Peek() == close && (elements.empty() || !after_comma_)) {
-        ++at_;
-        break;
-      }
-      if (!elements.empty() && !after_comma_) {
-        if (!Consume(",")) return Expected(absl::StrCat("\",\" or \"", absl::string_view(&close, 1), "\""));
-        // Python's tuple of one: "(x,)".
-        if (Peek() == close) {
-          if (close != ')' || elements.size() != 1) return Expected("another element");
-          ++at_;
-          break;
-        }
-        SkipSpaces();
-      }
-      after_comma_ = false;
       DDPOPT_ASSIGN_OR_RETURN(Argument element, ParseValue(style, place, depth + 1));
       elements.push_back(std::move(element));
-      after_comma_ = false;
+      const bool is_tuple_of_one = close == ')' && elements.size() == 1;
+      if (Peek() == close && !is_tuple_of_one) break;
+      if (!Consume(",")) return Expected(is_tuple_of_one ? "\",\" (a tuple of one is \"(x,)\")" : close == ')' ? "\",\" or \")\"" : "\",\" or \"]\"");
+      if (Peek() == close) {
+        if (is_tuple_of_one) break;
+        return Expected("another element");
+      }
+      SkipSpaces();
     }
+    ++at_;
     return elements;
   }
 
@@ -554,6 +548,7 @@ class Parser {
   absl::string_view Word(FormatStyle style, const Place& place) {
     const std::size_t start = at_;
     int open = 0;
+    const bool is_opaque = Peek() == '<';  // "<object at 0x1>"
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
       if (c == '\n' || c == '\r') break;
@@ -565,7 +560,7 @@ class Parser {
       if (open != 0) continue;
       if (c == ',') break;
       if (place.is_key && c == ':' && at_ + 1 < text_.size() && text_[at_ + 1] == ' ') break;
-      if (style == FormatStyle::kRepr && (c == ' ' || c == ':')) break;
+      if (style == FormatStyle::kRepr && ((c == ' ' && !is_opaque) || (c == ':' && place.is_key))) break;
     }
     std::size_t end = at_;
     while (end > start && text_[end - 1] == ' ') --end;
@@ -605,11 +600,10 @@ class Parser {
   const absl::string_view text_;
   const ParseOptions options_;
   std::size_t at_ = 0;
-  bool after_comma_ = false;
   std::unique_ptr<Graph> graph_;
   absl::flat_hash_map<absl::string_view, Node*> by_name_;
   absl::flat_hash_map<absl::string_view, Target> functions_;
-  Target target_;
+  Target target_ = OpaqueTarget{};
   std::vector<Claim> claims_;
 };
 
@@ -631,6 +625,36 @@ Target FunctionTargetFromText(absl::string_view text) {
 
 absl::StatusOr<std::unique_ptr<Graph>> ParseGraph(absl::string_view text, const ParseOptions& options) {
   return Parser(text, options).Parse();
+}
+
+absl::StatusOr<std::shared_ptr<GraphModule>> ParseModule(absl::string_view text, const ParseOptions& options) {
+  DDPOPT_ASSIGN_OR_RETURN(const std::unique_ptr<Graph> graph, ParseGraph(text, options));
+  return ModuleOfGraph(*graph);
+}
+
+absl::StatusOr<std::shared_ptr<GraphModule>> ModuleOfGraph(const Graph& graph) {
+  DDPOPT_RETURN_IF_ERROR(graph.Lint());
+  auto module = std::make_shared<GraphModule>();
+  module->graph().CopyFrom(graph);
+  absl::flat_hash_map<std::string, std::size_t> called;  // to the number of arguments
+  for (const Node* node : graph.nodes()) {
+    if (node->op() == Op::kCallModule) called.emplace(std::string(node->path()), node->args().size());
+  }
+  for (const Node* node : graph.nodes()) {
+    const std::string path = TargetToString(node->target());
+    if (node->op() == Op::kGetAttr && !module->attrs().contains(path) && !called.contains(path)) {
+      DDPOPT_RETURN_IF_ERROR(module->AddAttr(path, OpaqueConstant(absl::StrCat("<", path, ">"), "attribute"), GraphModule::AttrKind::kConstant));
+    }
+    if (node->op() != Op::kCallModule || module->submodules().contains(path)) continue;
+    GraphModule::Submodule submodule;
+    submodule.graph_module = std::make_shared<GraphModule>();
+    Graph& inner = submodule.graph_module->graph();
+    std::vector<Argument> inputs;
+    for (std::size_t i = 0; i < called[path]; ++i) inputs.push_back(inner.Placeholder(absl::StrCat("arg_", i)));
+    inner.Output(inner.CreateNode(Op::kCallFunction, OpaqueTarget{absl::StrCat(path, ".forward")}, std::move(inputs)));
+    DDPOPT_RETURN_IF_ERROR(module->AddSubmodule(path, std::move(submodule)));
+  }
+  return module;
 }
 
 }  // namespace ddpopt::fx

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "fx_graph/graph.h"
+#include "fx_graph/graph_module.h"
 
 namespace ddpopt::fx {
 
@@ -36,6 +37,12 @@ struct ParseOptions {
 
 // Error: InvalidArgument, "line 3, column 14: expected ..., got ...". The graph passes Graph::Lint.
 absl::StatusOr<std::unique_ptr<Graph>> ParseGraph(absl::string_view text, const ParseOptions& options = {});
+
+// A module of the graph: what its get_attr nodes name are opaque constants, and what its call_module nodes name are modules whose one call
+// has an opaque target, so that the module lints, prints and can be worked on, and running it is refused by name.
+absl::StatusOr<std::shared_ptr<GraphModule>> ParseModule(absl::string_view text, const ParseOptions& options = {});
+// The same for a graph, which is copied. Error: the graph does not lint.
+absl::StatusOr<std::shared_ptr<GraphModule>> ModuleOfGraph(const Graph& graph);
 
 // The target that a call_function with this text has.
 Target FunctionTargetFromText(absl::string_view text);
