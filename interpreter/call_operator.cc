@@ -1,5 +1,6 @@
 #include "interpreter/call_operator.h"
 
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -116,51 +117,82 @@ IValue Convert(const Place& place, const TypePtr& type, std::optional<int32_t> f
 
 std::string OperatorName(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
 
-IValue CallOperator(const c10::OperatorHandle& op, std::vector<IValue> args, std::vector<std::pair<std::string, IValue>> kwargs) {
+std::vector<int> BindArguments(const c10::OperatorHandle& op, std::size_t positional, const std::vector<std::string>& keywords) {
   const c10::FunctionSchema& schema = op.schema();
   const std::vector<c10::Argument>& wanted = schema.arguments();
   TORCH_CHECK(!schema.is_vararg() && !schema.is_varret(), OperatorName(op),
               ": operators with a variable number of arguments are not supported");
-  TORCH_CHECK(args.size() <= wanted.size(), OperatorName(op), ": takes ", wanted.size(), " arguments, but ", args.size(),
+  TORCH_CHECK(positional <= wanted.size(), OperatorName(op), ": takes ", wanted.size(), " arguments, but ", positional,
               " positional ones were given");
 
-  torch::jit::Stack stack;
-  stack.reserve(wanted.size());
-  std::size_t used_kwargs = 0;
+  std::vector<int> sources;
+  sources.reserve(wanted.size());
+  std::size_t used_keywords = 0;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const c10::Argument& argument = wanted[i];
-    IValue* keyword = nullptr;
-    for (auto& [name, value] : kwargs) {
-      if (name != argument.name()) continue;
-      TORCH_CHECK(keyword == nullptr, OperatorName(op), ": argument '", argument.name(), "' was given twice");
-      keyword = &value;
+    int keyword = -1;
+    for (std::size_t k = 0; k < keywords.size(); ++k) {
+      if (keywords[k] != argument.name()) continue;
+      TORCH_CHECK(keyword < 0, OperatorName(op), ": argument '", argument.name(), "' was given twice");
+      keyword = static_cast<int>(k);
     }
-    if (keyword != nullptr) ++used_kwargs;
-    if (i < args.size()) {
+    if (keyword >= 0) ++used_keywords;
+    if (i < positional) {
       TORCH_CHECK(!argument.kwarg_only(), OperatorName(op), ": argument '", argument.name(),
                   "' must be given by keyword, but positional argument ", i, " was given");
-      TORCH_CHECK(keyword == nullptr, OperatorName(op), ": argument '", argument.name(), "' was given twice, by position and by keyword");
-      stack.push_back(Convert({op, argument}, argument.type(), argument.N(), std::move(args[i])));
-    } else if (keyword != nullptr) {
-      stack.push_back(Convert({op, argument}, argument.type(), argument.N(), std::move(*keyword)));
+      TORCH_CHECK(keyword < 0, OperatorName(op), ": argument '", argument.name(), "' was given twice, by position and by keyword");
+      sources.push_back(static_cast<int>(i));
+    } else if (keyword >= 0) {
+      sources.push_back(static_cast<int>(positional) + keyword);
     } else {
       TORCH_CHECK(argument.default_value().has_value(), OperatorName(op), ": argument '", argument.name(),
                   "' is missing and has no default");
-      stack.push_back(*argument.default_value());
+      sources.push_back(kDefaultArgument);
     }
   }
-  if (used_kwargs != kwargs.size()) {
-    for (const auto& [name, value] : kwargs) {
+  if (used_keywords != keywords.size()) {
+    for (const std::string& name : keywords) {
       TORCH_CHECK(schema.argumentIndexWithName(name).has_value(), OperatorName(op), ": has no argument '", name, "'");
     }
   }
+  return sources;
+}
 
+IValue ConvertArgument(const c10::OperatorHandle& op, std::size_t index, IValue value) {
+  const c10::Argument& argument = op.schema().arguments()[index];
+  return Convert({op, argument}, argument.type(), argument.N(), std::move(value));
+}
+
+IValue TakeResults(std::vector<IValue>& stack) {
+  IValue result;
+  if (stack.size() == 1) {
+    result = std::move(stack.front());
+  } else if (!stack.empty()) {
+    result = c10::ivalue::Tuple::create(std::vector<IValue>(std::make_move_iterator(stack.begin()), std::make_move_iterator(stack.end())));
+  }
+  stack.clear();
+  return result;
+}
+
+IValue CallOperator(const c10::OperatorHandle& op, std::vector<IValue> args, std::vector<std::pair<std::string, IValue>> kwargs) {
+  std::vector<std::string> keywords;
+  keywords.reserve(kwargs.size());
+  for (const auto& [name, value] : kwargs) keywords.push_back(name);
+  const std::vector<int> sources = BindArguments(op, args.size(), keywords);
+  torch::jit::Stack stack;
+  stack.reserve(sources.size());
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i] == kDefaultArgument) {
+      stack.push_back(*op.schema().arguments()[i].default_value());
+    } else {
+      const std::size_t source = sources[i];
+      stack.push_back(ConvertArgument(op, i, std::move(source < args.size() ? args[source] : kwargs[source - args.size()].second)));
+    }
+  }
   args.clear();
   kwargs.clear();
   op.callBoxed(stack);
-  if (stack.empty()) return IValue();
-  if (stack.size() == 1) return std::move(stack.front());
-  return c10::ivalue::Tuple::create(std::move(stack));
+  return TakeResults(stack);
 }
 
 }  // namespace ddpopt

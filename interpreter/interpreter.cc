@@ -1,119 +1,257 @@
 #include "interpreter/interpreter.h"
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "ATen/core/Dict.h"
 #include "ATen/core/List.h"
 #include "ATen/core/jit_type.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "absl/strings/strip.h"
 #include "interpreter/call_operator.h"
+#include "interpreter/get_item.h"
+#include "interpreter/mode_scopes.h"
+#include "interpreter/plan.h"
 
 namespace ddpopt {
 namespace {
 
 using c10::IValue;
+using Submodule = fx::GraphModule::Submodule;
 
-constexpr char kGetItem[] = "operator.getitem";
+// A submodule as a value, for higher-order operators.
+struct SubmoduleHolder : torch::CustomClassHolder {
+  explicit SubmoduleHolder(Submodule held) : submodule(std::move(held)) {}
+  Submodule submodule;
+};
 
-IValue GetItem(const IValue& container, const IValue& key) {
-  if (container.isGenericDict()) {
-    const auto dict = container.toGenericDict();
-    const auto found = dict.find(key);
-    TORCH_CHECK(found != dict.end(), kGetItem, ": the dict has no such key");
-    return found->value();
+// What an error says of the node it came from.
+std::string Context(const fx::Node& node) {
+  std::string text = absl::StrCat("While executing ", node.ToString());
+  const fx::NodeMeta& meta = node.meta();
+  if (!meta.nn_module.empty()) {
+    absl::StrAppend(&text, " of module ", meta.nn_module);
+  } else if (!meta.nn_module_stack.empty()) {
+    absl::StrAppend(&text, " of module ", meta.nn_module_stack.back().first);
   }
-  TORCH_CHECK(container.isTuple() || container.isList(), kGetItem, ": takes a tuple, list or dict, not ", container.tagKind());
-  TORCH_CHECK(key.isInt(), kGetItem, ": the index must be an int, not ", key.tagKind());
-  const int64_t size =
-      container.isTuple() ? static_cast<int64_t>(container.toTupleRef().size()) : static_cast<int64_t>(container.toList().size());
-  const int64_t index = key.toInt() < 0 ? key.toInt() + size : key.toInt();
-  TORCH_CHECK_INDEX(index >= 0 && index < size, kGetItem, ": index ", key.toInt(), " is out of range for ", size, " elements");
-  if (container.isTuple()) return container.toTupleRef().elements()[index];
-  return container.toList().get(index);
+  if (!meta.stack_trace.empty()) absl::StrAppend(&text, "\nOriginal traceback:\n", meta.stack_trace);
+  return text;
+}
+
+// The elements of a tuple or list given as one argument.
+Interpreter::Values Elements(const char* what, const IValue& value) {
+  if (value.isTuple()) return value.toTupleRef().elements().vec();
+  TORCH_CHECK(value.isList(), what, " must be a tuple or list, not ", value.tagKind());
+  return value.toListRef().vec();
+}
+
+bool Truth(const char* what, const IValue& value) {
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt() != 0;
+  if (value.isDouble()) return value.toDouble() != 0;
+  TORCH_CHECK(value.isTensor() && value.toTensor().defined(), what, " must be a bool, a number or a tensor, not ", value.tagKind());
+  const at::Tensor& tensor = value.toTensor();
+  TORCH_CHECK(tensor.numel() == 1, what, " must be a tensor of one element, not of ", tensor.numel());
+  return tensor.item().to<bool>();
+}
+
+// For an argument that the schema wants to be Tensor[]: the list, without a detour over a generic one. None if an element is no tensor.
+template <typename Fn>
+IValue TensorList(const c10::TypePtr& type, const fx::Argument& argument, Fn&& value_of) {
+  if (argument.kind() != fx::Argument::Kind::kList && argument.kind() != fx::Argument::Kind::kTuple) return IValue();
+  if (type->kind() != c10::TypeKind::ListType || type->containedType(0)->kind() != c10::TypeKind::TensorType) return IValue();
+  c10::List<at::Tensor> list;
+  list.reserve(argument.elements().size());
+  for (const fx::Argument& element : argument.elements()) {
+    if (!element.is_node()) return IValue();
+    const IValue& value = value_of(element.node());
+    if (!value.isTensor()) return IValue();
+    list.push_back(value.toTensor());
+  }
+  return list;
 }
 
 }  // namespace
 
-Interpreter::Interpreter(const fx::GraphModule& module) : module_(module) {
-  // The last node to take a value, found from the end.
-  absl::flat_hash_set<const fx::Node*> seen;
-  for (const fx::Node* node = module.graph().back(); node != nullptr; node = node->prev()) {
-    for (const fx::Node* input : node->all_input_nodes()) {
-      if (seen.insert(input).second) last_uses_[node].push_back(input);
+Interpreter::Interpreter(const fx::GraphModule& module, InterpreterOptions options) : module_(module), options_(options) {}
+
+Interpreter::~Interpreter() = default;
+
+void Interpreter::UsePlan() {
+  if (plan_ == nullptr || plan_version_ != module_.graph().version()) {
+    plan_version_ = module_.graph().version();
+    plan_ = PlanOf(module_.graph());
+  }
+  Clear();
+  values_.resize(plan_->steps.size());
+  present_.assign(plan_->steps.size(), 0);
+}
+
+void Interpreter::Clear() {
+  values_.clear();
+  present_.clear();
+  stack_.clear();
+  inputs_.clear();
+  next_input_ = 0;
+  current_ = 0;
+}
+
+IValue Interpreter::Run(Values inputs) { return Run(std::move(inputs), Environment()); }
+
+IValue Interpreter::Run(Values inputs, const Environment& initial) {
+  UsePlan();
+  std::size_t placeholders = plan_->placeholders;
+  for (const auto& [node, value] : initial) {
+    const auto slot = plan_->slots.find(node);
+    TORCH_CHECK(slot != plan_->slots.end(), "an initial value was given for a node that is not in the graph");
+    values_[slot->second] = value;
+    present_[slot->second] = 1;
+    placeholders -= node->op() == fx::Op::kPlaceholder;
+  }
+  bool takes_all = false;
+  for (std::size_t slot = 0; slot < plan_->steps.size() && plan_->steps[slot].code == Plan::Code::kPlaceholder; ++slot) {
+    takes_all |= absl::StartsWith(plan_->steps[slot].node->path(), "*");
+  }
+  TORCH_CHECK(takes_all || inputs.size() <= placeholders, "the graph takes ", placeholders, " inputs, but ", inputs.size(), " were given");
+  inputs_ = std::move(inputs);
+  return RunAll();
+}
+
+IValue Interpreter::RunBoxed(Values& inputs) {
+  UsePlan();
+  TORCH_CHECK(inputs.size() == plan_->placeholders, "the graph takes ", plan_->placeholders, " inputs, but ", inputs.size(), " were given");
+  inputs_ = std::move(inputs);
+  inputs.clear();
+  return RunAll();
+}
+
+IValue Interpreter::RunAll() {
+  // Values are let go and modes put back also when a node throws.
+  struct Cleanup {
+    Interpreter* self;
+    bool keep;
+    ~Cleanup() {
+      self->scopes_.reset();
+      self->inputs_.clear();
+      self->stack_.clear();
+      if (!keep) self->Clear();
     }
+  } cleanup{this, false};
+
+  const std::shared_ptr<const Plan> plan = plan_;
+  const auto size = static_cast<std::uint32_t>(plan->steps.size());
+  for (std::uint32_t slot = 0; slot < size; ++slot) {
+    const Plan::Step& step = plan->steps[slot];
+    if (present_[slot]) {  // the caller's
+      if (step.code == Plan::Code::kOutput) return std::move(values_[slot]);
+      FreeLastUses(slot);
+      if (!step.is_used && options_.garbage_collect_values) values_[slot] = IValue();
+      continue;
+    }
+    current_ = slot;
+    IValue value;
+    try {
+      value = RunNode(*step.node);
+    } catch (c10::Error& error) {
+      error.add_context(Context(*step.node));
+      throw;
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, error.what(), " (", Context(*step.node), ")");
+    } catch (...) {
+      TORCH_CHECK(false, "an exception of unknown type (", Context(*step.node), ")");
+    }
+    // Also when an override didn't take them.
+    FreeLastUses(slot);
+    if (step.code == Plan::Code::kOutput) {
+      cleanup.keep = !options_.garbage_collect_values;
+      if (cleanup.keep) {
+        values_[slot] = value;
+        present_[slot] = 1;
+      }
+      return value;
+    }
+    if (step.is_used || !options_.garbage_collect_values) {
+      values_[slot] = std::move(value);
+      present_[slot] = 1;
+    }
+  }
+  cleanup.keep = !options_.garbage_collect_values;
+  return IValue();
+}
+
+void Interpreter::FreeLastUses(std::uint32_t slot) {
+  if (!options_.garbage_collect_values) return;
+  const Plan::Step& step = plan_->steps[slot];
+  for (std::uint32_t i = 0; i < step.free_count; ++i) {
+    const Plan::Slot freed = plan_->frees[step.first_free + i];
+    values_[freed] = IValue();
+    present_[freed] = 0;
   }
 }
 
-IValue Interpreter::Run(Values inputs) {
-  std::size_t placeholders = 0;
-  for (const fx::Node* node : module_.graph().nodes()) placeholders += node->op() == fx::Op::kPlaceholder;
-  TORCH_CHECK(inputs.size() <= placeholders, "the graph takes ", placeholders, " inputs, but ", inputs.size(), " were given");
+std::uint32_t Interpreter::SlotOf(const fx::Node& node) const {
+  if (plan_ != nullptr && current_ < plan_->steps.size() && plan_->steps[current_].node == &node) return current_;
+  const auto slot = plan_ == nullptr ? decltype(plan_->slots.end())() : plan_->slots.find(&node);
+  TORCH_CHECK(plan_ != nullptr && slot != plan_->slots.end(), "%", node.name(), " is not a node of the graph that runs");
+  return slot->second;
+}
 
-  // Values are let go also when a node throws.
-  struct Cleanup {
-    Interpreter* self;
-    ~Cleanup() {
-      self->env_.clear();
-      self->inputs_.clear();
-      self->next_input_ = 0;
+IValue Interpreter::RunNode(const fx::Node& node) {
+  switch (node.op()) {
+    case fx::Op::kPlaceholder:
+      return RunPlaceholder(node);
+    case fx::Op::kGetAttr:
+      return RunGetAttr(node);
+    case fx::Op::kCallFunction: {
+      Arguments arguments(*this, node);
+      return RunCallFunction(node, arguments);
     }
-  } cleanup{this};
-  env_.clear();
-  inputs_ = std::move(inputs);
-  next_input_ = 0;
-
-  for (const fx::Node* node : module_.graph().nodes()) {
-    IValue value;
-    try {
-      value = RunNode(*node);
-    } catch (c10::Error& error) {
-      error.add_context(absl::StrCat("While executing ", node->ToString()));
-      throw;
-    } catch (const std::exception& error) {
-      TORCH_CHECK(false, error.what(), " (While executing ", node->ToString(), ")");
+    case fx::Op::kCallMethod: {
+      Arguments arguments(*this, node);
+      return RunCallMethod(node, arguments);
     }
-    if (node->op() == fx::Op::kOutput) return value;
-    // Also when an override of RunNode didn't take them.
-    if (const auto last = last_uses_.find(node); last != last_uses_.end()) {
-      for (const fx::Node* input : last->second) env_.erase(input);
+    case fx::Op::kCallModule: {
+      Arguments arguments(*this, node);
+      return RunCallModule(node, arguments);
     }
-    if (!node->users().empty()) env_[node] = std::move(value);
+    case fx::Op::kOutput: {
+      Arguments arguments(*this, node);
+      TORCH_CHECK(arguments.args().size() == 1, "an output node takes one argument, not ", arguments.args().size());
+      return RunOutput(node, std::move(arguments.args().front()));
+    }
   }
   return IValue();
 }
 
-IValue Interpreter::RunNode(const fx::Node& node) {
-  if (node.op() == fx::Op::kPlaceholder) return RunPlaceholder(node);
-  if (node.op() == fx::Op::kGetAttr) return RunGetAttr(node);
+Interpreter::Values& Interpreter::Arguments::args() {
+  if (!gathered_) Gather();
+  return args_;
+}
 
-  Values args;
-  args.reserve(node.args().size());
-  for (const fx::Argument& argument : node.args()) args.push_back(Evaluate(argument));
-  NamedValues kwargs;
-  kwargs.reserve(node.kwargs().size());
-  for (const auto& [name, argument] : node.kwargs()) kwargs.emplace_back(name, Evaluate(argument));
+Interpreter::NamedValues& Interpreter::Arguments::kwargs() {
+  if (!gathered_) Gather();
+  return kwargs_;
+}
+
+void Interpreter::Arguments::Gather() {
+  gathered_ = true;
+  args_.reserve(node_.args().size());
+  for (const fx::Argument& argument : node_.args()) args_.push_back(interpreter_.Evaluate(argument));
+  kwargs_.reserve(node_.kwargs().size());
+  for (const auto& keyword : node_.kwargs()) kwargs_.emplace_back(std::string(keyword.first), interpreter_.Evaluate(keyword.second));
   // From here the arguments alone hold values that are used for the last time, so that what is called can free them early.
-  if (const auto last = last_uses_.find(&node); last != last_uses_.end()) {
-    for (const fx::Node* input : last->second) env_.erase(input);
-  }
-
-  switch (node.op()) {
-    case fx::Op::kCallFunction:
-      return RunCallFunction(node, std::move(args), std::move(kwargs));
-    case fx::Op::kCallMethod:
-      return RunCallMethod(node, std::move(args), std::move(kwargs));
-    case fx::Op::kCallModule:
-      return RunCallModule(node, std::move(args), std::move(kwargs));
-    default:
-      TORCH_CHECK(args.size() == 1, "an output node takes one argument, not ", args.size());
-      return RunOutput(node, std::move(args.front()));
-  }
+  interpreter_.FreeLastUses(interpreter_.SlotOf(node_));
 }
 
 IValue Interpreter::RunPlaceholder(const fx::Node& node) {
+  if (absl::StartsWith(node.path(), "*")) {
+    c10::impl::GenericList rest(c10::AnyType::get());
+    while (next_input_ < inputs_.size()) rest.push_back(std::move(inputs_[next_input_++]));
+    return rest;
+  }
   if (next_input_ < inputs_.size()) return std::move(inputs_[next_input_++]);
   // As in torch.fx, a placeholder's argument is its default.
   TORCH_CHECK(!node.args().empty(), "no value was given for input '", node.path(), "' (", inputs_.size(), " were given)");
@@ -122,43 +260,211 @@ IValue Interpreter::RunPlaceholder(const fx::Node& node) {
 
 IValue Interpreter::RunGetAttr(const fx::Node& node) {
   absl::StatusOr<fx::GraphModule::Attr> attr = module_.GetAttr(node.path());
-  TORCH_CHECK(attr.ok(), std::string(attr.status().message()));
-  return std::move(attr->value);
+  if (attr.ok()) return std::move(attr->value);
+  absl::StatusOr<Submodule> submodule = module_.GetSubmodule(node.path());
+  TORCH_CHECK(submodule.ok(), std::string(attr.status().message()));
+  return IValue::make_capsule(c10::make_intrusive<SubmoduleHolder>(*std::move(submodule)));
 }
 
-IValue Interpreter::RunCallFunction(const fx::Node& node, Values args, NamedValues kwargs) {
-  if (node.is_operator()) return CallOperator(node.operator_handle(), std::move(args), std::move(kwargs));
-  const auto* opaque = std::get_if<fx::OpaqueTarget>(&node.target());
-  if (opaque != nullptr && opaque->text == kGetItem) {
-    TORCH_CHECK(args.size() == 2 && kwargs.empty(), kGetItem, ": takes two positional arguments");
-    return GetItem(args[0], args[1]);
+IValue Interpreter::RunOperator(const fx::Node& node) {
+  const Plan::Step& step = plan_->steps[current_];
+  const c10::OperatorHandle& op = node.operator_handle();
+  const bool collect = options_.garbage_collect_values;
+  stack_.clear();
+  for (std::uint32_t i = 0; i < step.source_count; ++i) {
+    const Plan::Source source = plan_->sources[step.first_source + i];
+    switch (source.kind) {
+      case Plan::Source::Kind::kConstant:
+        stack_.push_back(plan_->constants[source.index]);
+        break;
+      case Plan::Source::Kind::kCopy:
+      case Plan::Source::Kind::kMove: {
+        IValue& value = values_[source.index];
+        const bool fits = (source.takes_tensor && value.isTensor()) || (source.takes_none && value.isNone());
+        if (fits && collect && source.kind == Plan::Source::Kind::kMove) {
+          stack_.push_back(std::move(value));
+        } else if (fits) {
+          stack_.push_back(value);
+        } else {
+          stack_.push_back(ConvertArgument(op, i, value));
+        }
+        break;
+      }
+      case Plan::Source::Kind::kNested: {
+        const fx::Argument& argument = *plan_->arguments[source.index];
+        const auto value_of = [this](const fx::Node* input) -> const IValue& { return ValueOf(input); };
+        IValue list = TensorList(op.schema().arguments()[i].type(), argument, value_of);
+        stack_.push_back(list.isNone() ? ConvertArgument(op, i, Evaluate(argument)) : std::move(list));
+        break;
+      }
+    }
   }
-  const char* kind = opaque != nullptr                                              ? "opaque"
-                     : std::holds_alternative<fx::HigherOrderTarget>(node.target()) ? "higher-order"
-                                                                                    : "unknown";
-  TORCH_CHECK(false, "cannot execute the ", kind, " target '", fx::TargetToString(node.target()), "'");
+  FreeLastUses(current_);
+  op.callBoxed(stack_);
+  return TakeResults(stack_);
 }
 
-IValue Interpreter::RunCallMethod(const fx::Node& node, Values /*args*/, NamedValues /*kwargs*/) {
+IValue Interpreter::RunCallFunction(const fx::Node& node, Arguments& arguments) {
+  const bool untouched = !arguments.gathered_ && plan_->steps[current_].node == &node;
+  if (node.is_operator()) {
+    if (untouched && plan_->steps[current_].code == Plan::Code::kOperator) return RunOperator(node);
+    return CallOperator(node.operator_handle(), std::move(arguments.args()), std::move(arguments.kwargs()));
+  }
+  if (IsGetItem(node.target())) {
+    if (untouched && plan_->steps[current_].code == Plan::Code::kGetItem) {
+      const Plan::Step& step = plan_->steps[current_];
+      return GetItem(values_[step.container], plan_->constants[step.key]);
+    }
+    TORCH_CHECK(arguments.args().size() == 2 && arguments.kwargs().empty(), "operator.getitem: takes two positional arguments");
+    return GetItem(arguments.args()[0], arguments.args()[1]);
+  }
+  if (const auto* higher_order = std::get_if<fx::HigherOrderTarget>(&node.target())) return RunHigherOrder(higher_order->name, arguments);
+  if (const auto* opaque = std::get_if<fx::OpaqueTarget>(&node.target())) {
+    if (const auto function = ModeScopes::Find(opaque->text)) {
+      TORCH_CHECK(arguments.kwargs().empty(), opaque->text, ": takes positional arguments alone, but '", arguments.kwargs().front().first,
+                  "' was given by keyword");
+      if (scopes_ == nullptr) scopes_ = std::make_unique<ModeScopes>();
+      return scopes_->Run(*function, arguments.args());
+    }
+  }
+  TORCH_CHECK(false, "cannot execute the opaque target '", fx::TargetToString(node.target()), "'");
+}
+
+IValue Interpreter::RunCond(const IValue& predicate, const Submodule& on_true, const Submodule& on_false, Values operands) {
+  return RunSubgraph(Truth("cond: the predicate", predicate) ? on_true : on_false, std::move(operands));
+}
+
+IValue Interpreter::RunSubgraph(const Submodule& submodule, Values args) { return CallSubmodule(submodule, std::move(args)); }
+
+IValue Interpreter::RunHigherOrder(const std::string& target, Arguments& arguments) {
+  absl::string_view name = target;
+  absl::ConsumePrefix(&name, "torch.ops.higher_order.");
+  Values& args = arguments.args();
+  const auto at_least = [&](std::size_t count) {
+    TORCH_CHECK(args.size() >= count, target, ": takes at least ", count, " positional arguments, not ", args.size());
+  };
+  const auto no_keywords = [&] {
+    TORCH_CHECK(arguments.kwargs().empty(), target, ": keyword argument '", arguments.kwargs().front().first, "' is not supported");
+  };
+  const auto rest = [&](std::size_t from) {
+    return Values(std::make_move_iterator(args.begin() + from), std::make_move_iterator(args.end()));
+  };
+
+  if (name == "cond") {
+    no_keywords();
+    at_least(4);
+    Values operands = Elements("cond: the operands", args[3]);
+    args[3] = IValue();
+    return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), std::move(operands));
+  }
+  if (name == "while_loop") {
+    no_keywords();
+    at_least(3);
+    const Submodule condition = SubmoduleOf(args[0]), body = SubmoduleOf(args[1]);
+    Values carried = Elements("while_loop: the carried inputs", args[2]);
+    const Values additional = args.size() > 3 ? Elements("while_loop: the additional inputs", args[3]) : Values();
+    args.clear();
+    const auto with_additional = [&] {
+      Values all = carried;
+      all.insert(all.end(), additional.begin(), additional.end());
+      return all;
+    };
+    while (Truth("while_loop: the condition", RunSubgraph(condition, with_additional()))) {
+      carried = Elements("while_loop: what the body returns", RunSubgraph(body, with_additional()));
+    }
+    return c10::ivalue::Tuple::create(std::move(carried));
+  }
+  if (name == "wrap_with_set_grad_enabled") {
+    no_keywords();
+    at_least(2);
+    ModeScopes scope;
+    scope.Run(ModeScopes::Function::kSetGradEnabled, {args[0]});
+    return RunSubgraph(SubmoduleOf(args[1]), rest(2));
+  }
+  if (name == "wrap_with_autocast") {
+    no_keywords();
+    at_least(5);
+    ModeScopes scope;
+    scope.Run(ModeScopes::Function::kEnterAutocast, {args[0], args[1], args[2], args[3]});
+    return RunSubgraph(SubmoduleOf(args[4]), rest(5));
+  }
+  // Their keyword arguments say how to recompute, not what.
+  if (name == "wrap" || name == "wrap_activation_checkpoint" || name == "tag_activation_checkpoint" || name == "checkpoint") {
+    at_least(1);
+    return RunSubgraph(SubmoduleOf(args[0]), rest(1));
+  }
+  if (name == "invoke_subgraph") {
+    no_keywords();
+    at_least(2);
+    return RunSubgraph(SubmoduleOf(args[0]), rest(2));
+  }
+  if (name == "strict_mode" || name == "hints_wrapper") {
+    at_least(2);
+    if (name == "hints_wrapper" && args.size() > 2) {
+      TORCH_CHECK(args[2].isGenericDict() && args[2].toGenericDict().empty(), "hints_wrapper: keyword arguments are not supported");
+    }
+    return RunSubgraph(SubmoduleOf(args[0]), Elements(name == "strict_mode" ? "strict_mode: the operands" : "hints_wrapper: the arguments", args[1]));
+  }
+  TORCH_CHECK(false, "cannot execute the higher-order target '", target, "'");
+}
+
+IValue Interpreter::RunCallMethod(const fx::Node& node, Arguments& /*arguments*/) {
   TORCH_CHECK(false, "cannot execute the method target '", fx::TargetToString(node.target()), "'");
 }
 
-IValue Interpreter::RunCallModule(const fx::Node& node, Values args, NamedValues kwargs) {
-  TORCH_CHECK(kwargs.empty(), "call_module '", node.path(), "': keyword arguments are not supported, but '", kwargs.front().first,
-              "' was given");
-  absl::StatusOr<fx::GraphModule::Submodule> submodule = module_.GetSubmodule(node.path());
+IValue Interpreter::RunCallModule(const fx::Node& node, Arguments& arguments) {
+  absl::StatusOr<Submodule> submodule = module_.GetSubmodule(node.path());
   TORCH_CHECK(submodule.ok(), std::string(submodule.status().message()));
-  if (submodule->callable != nullptr) return submodule->callable->Call(std::move(args));
-  TORCH_CHECK(submodule->graph_module != nullptr, "submodule '", node.path(), "' has neither a graph nor a callable");
-  return CallGraphModule(*submodule->graph_module, std::move(args));
+  if (arguments.kwargs().empty()) return CallSubmodule(*submodule, std::move(arguments.args()));
+  TORCH_CHECK(submodule->callable == nullptr && submodule->graph_module != nullptr, "call_module '", node.path(),
+              "': keyword arguments are not supported, but '", arguments.kwargs().front().first, "' was given");
+  return CallGraphModule(*submodule->graph_module, BindKeywords(node, submodule->graph_module->graph(), arguments));
+}
+
+// By the names of the callee's placeholders. One that isn't given needs its default.
+Interpreter::Values Interpreter::BindKeywords(const fx::Node& node, const fx::Graph& callee, Arguments& arguments) const {
+  NamedValues& kwargs = arguments.kwargs();
+  Values& args = arguments.args();
+  Values bound;
+  std::size_t position = 0;
+  for (const fx::Node* input : callee.nodes()) {
+    if (input->op() != fx::Op::kPlaceholder) continue;
+    const auto keyword = std::find_if(kwargs.begin(), kwargs.end(), [&](const auto& named) { return named.first == input->path(); });
+    if (position < args.size()) {
+      TORCH_CHECK(keyword == kwargs.end(), "call_module '", node.path(), "': input '", input->path(), "' was given twice, by position and by keyword");
+      bound.push_back(std::move(args[position]));
+    } else if (keyword != kwargs.end()) {
+      bound.push_back(std::move(keyword->second));
+    } else {
+      TORCH_CHECK(!input->args().empty(), "call_module '", node.path(), "': no value was given for input '", input->path(), "'");
+      bound.push_back(Evaluate(input->args().front()));
+    }
+    ++position;
+  }
+  TORCH_CHECK(position >= args.size(), "call_module '", node.path(), "': the graph takes ", position, " inputs, but ", args.size(), " were given");
+  for (const auto& [name, value] : kwargs) {
+    bool known = false;
+    for (const fx::Node* input : callee.nodes()) known |= input->op() == fx::Op::kPlaceholder && name == input->path();
+    TORCH_CHECK(known, "call_module '", node.path(), "': the graph has no input '", name, "'");
+  }
+  args.clear();
+  kwargs.clear();
+  return bound;
 }
 
 IValue Interpreter::RunOutput(const fx::Node& /*node*/, IValue value) { return value; }
 
+Submodule Interpreter::SubmoduleOf(const IValue& value) {
+  TORCH_CHECK(value.isCapsule(), "a higher-order operator takes a nested graph here, not ", value.tagKind());
+  auto* holder = dynamic_cast<SubmoduleHolder*>(value.toCapsule().get());
+  TORCH_CHECK(holder != nullptr, "a higher-order operator takes a nested graph here, not a foreign capsule");
+  return holder->submodule;
+}
+
 const IValue& Interpreter::ValueOf(const fx::Node* node) const {
-  const auto found = env_.find(node);
-  TORCH_CHECK(found != env_.end(), "the value of %", node->name(), " is not there: not yet computed, or freed");
-  return found->second;
+  const std::uint32_t slot = SlotOf(*node);
+  TORCH_CHECK(slot < present_.size() && present_[slot], "the value of %", node->name(), " is not there: not yet computed, or freed");
+  return values_[slot];
 }
 
 IValue Interpreter::Evaluate(const fx::Argument& argument) const {
@@ -168,7 +474,7 @@ IValue Interpreter::Evaluate(const fx::Argument& argument) const {
     case fx::Argument::Kind::kNode:
       return ValueOf(argument.node());
     case fx::Argument::Kind::kConstant:
-      return argument.constant();
+      return ConstantValue(argument.constant());
     case fx::Argument::Kind::kList: {
       c10::impl::GenericList list(c10::AnyType::get());
       list.reserve(argument.elements().size());
@@ -183,7 +489,7 @@ IValue Interpreter::Evaluate(const fx::Argument& argument) const {
     }
     case fx::Argument::Kind::kDict: {
       c10::impl::GenericDict dict(c10::AnyType::get(), c10::AnyType::get());
-      const std::vector<fx::Argument>& elements = argument.elements();
+      const auto& elements = argument.elements();
       for (std::size_t i = 0; i + 1 < elements.size(); i += 2) dict.insert_or_assign(Evaluate(elements[i]), Evaluate(elements[i + 1]));
       return dict;
     }
@@ -194,5 +500,11 @@ IValue Interpreter::Evaluate(const fx::Argument& argument) const {
 }
 
 IValue CallGraphModule(const fx::GraphModule& module, std::vector<IValue> args) { return Interpreter(module).Run(std::move(args)); }
+
+IValue CallSubmodule(const Submodule& submodule, std::vector<IValue> args) {
+  if (submodule.callable != nullptr) return submodule.callable->Call(std::move(args));
+  TORCH_CHECK(submodule.graph_module != nullptr, "the submodule has neither a graph nor a callable");
+  return CallGraphModule(*submodule.graph_module, std::move(args));
+}
 
 }  // namespace ddpopt

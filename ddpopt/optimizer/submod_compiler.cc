@@ -118,7 +118,9 @@ void SubmodCompiler::Fail(absl::Status status) {
   TORCH_CHECK(false, std::string(error_.message()));
 }
 
-IValue SubmodCompiler::RunCallModule(const fx::Node& node, Values args, NamedValues kwargs) {
+IValue SubmodCompiler::RunCallModule(const fx::Node& node, Arguments& arguments) {
+  Values args = std::move(arguments.args());
+  const NamedValues& kwargs = arguments.kwargs();
   const std::string context = absl::StrCat("compiling ", node.path());
   if (!kwargs.empty()) {
     Fail(Annotate(absl::InvalidArgumentError(absl::StrCat("call_module %", node.name(), " has the keyword argument '", kwargs.front().first,

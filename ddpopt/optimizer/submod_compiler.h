@@ -45,7 +45,7 @@ class SubmodCompiler : public Interpreter {
   absl::Status Compile(const std::vector<c10::IValue>& example_inputs);
 
  protected:
-  c10::IValue RunCallModule(const fx::Node& node, Values args, NamedValues kwargs) override;
+  c10::IValue RunCallModule(const fx::Node& node, Arguments& arguments) override;
 
  private:
   // Throws c10::Error, having kept the status in error_.
