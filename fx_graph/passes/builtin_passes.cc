@@ -1,6 +1,7 @@
 #include "fx_graph/passes/builtin_passes.h"
 
 #include "base/logging.h"
+#include "fx_graph/passes/common_subexpression.h"
 #include "fx_graph/passes/dead_code.h"
 
 namespace ddpopt::fx {
@@ -8,7 +9,7 @@ namespace ddpopt::fx {
 const PassRegistry& BuiltinPasses() {
   static const auto* registry = [] {
     auto* passes = new PassRegistry;
-    for (const auto& add : {DeadCodePass::Register}) {
+    for (const auto& add : {CommonSubexpressionPass::Register, DeadCodePass::Register}) {
       const absl::Status status = add(*passes);
       CHECK(status.ok()) << status;
     }

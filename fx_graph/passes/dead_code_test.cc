@@ -130,7 +130,7 @@ std::shared_ptr<GraphModule> Nested(const char* op, const char* overload, int ar
   for (int i = 0; i < args; ++i) arguments.emplace_back(nested->graph().Placeholder("a"));
   Node* dead = nested->graph().CallFunction(FindOperator("aten::neg"), {arguments[0]});
   nested->graph().CallFunction(FindOperator("aten::neg"), {dead});
-  nested->graph().Output(nested->graph().CallFunction(FindOperator(op, overload), std::move(arguments)));
+  nested->graph().Output(nested->graph().CreateNode(Op::kCallFunction, OperatorTarget{FindOperator(op, overload)}, std::move(arguments), {}, "result"));
   return nested;
 }
 
@@ -145,7 +145,7 @@ TEST_F(DeadCodeTest, NestedGraphsAreCleanedAndJudged) {
   g_.Output(x_);
   EXPECT_THAT(Run(), IsOkAndHolds(true));
   EXPECT_THAT(Names(g_), ElementsAre("x", "y", "writer", "pure_3", "writer_1", "cond_1", "output"));
-  EXPECT_THAT(Names(writer->graph()), ElementsAre("a", "a_1", "add__tensor", "output"));
+  EXPECT_THAT(Names(writer->graph()), ElementsAre("a", "a_1", "result", "output"));
 }
 
 // A nested graph that writes only in dead code... has no dead code: it is the write that makes its call impure.

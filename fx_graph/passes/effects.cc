@@ -92,7 +92,7 @@ bool HasInPlaceName(absl::string_view name) {
 
 NodeEffects Anything() {
   NodeEffects effects;
-  effects.other = effects.anything = true;
+  effects.other = effects.modes = effects.anything = true;
   return effects;
 }
 
@@ -100,6 +100,7 @@ void Add(NodeEffects& to, const NodeEffects& from) {
   to.writes |= from.writes;
   to.random |= from.random;
   to.other |= from.other;
+  to.modes |= from.modes;
   to.anything |= from.anything;
 }
 
@@ -151,6 +152,13 @@ absl::string_view AtenNameOfFunction(absl::string_view text) {
     if (absl::ConsumePrefix(&text, prefix)) return text.find('.') == absl::string_view::npos ? text : absl::string_view();
   }
   return "";
+}
+
+// The functions by which torch.fx graphs change modes.
+bool ChangesModes(absl::string_view text) {
+  static const auto* names = new absl::flat_hash_set<absl::string_view>{"_set_grad_enabled", "_enter_autocast", "_exit_autocast",
+                                                                        "_enter_inference_mode", "_exit_inference_mode"};
+  return absl::StartsWith(text, "torch.") && names->contains(text.substr(text.rfind('.') + 1));
 }
 
 // Functions and methods that aten has no operator for, but that only give a value.
@@ -258,6 +266,11 @@ NodeEffects Effects::OfMethod(absl::string_view name) {
 NodeEffects Effects::OfOpaque(const Node& node, absl::string_view text) {
   if (const auto effects = OfOperatorModule(text)) return *effects;
   if (IsPlainFunction(text)) return NodeEffects();
+  if (ChangesModes(text)) {
+    NodeEffects effects;
+    effects.other = effects.modes = true;
+    return effects;
+  }
   const absl::string_view name = AtenNameOfFunction(text);
   if (name.empty()) return Anything();
   NodeEffects effects = OfAtenName(name);

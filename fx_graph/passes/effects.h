@@ -33,10 +33,13 @@ struct NodeEffects {
   bool random = false;
   // Is there for something else than its value: an assertion, a collective, a profiler's mark.
   bool other = false;
-  // May write any memory and change modes (grad mode, autocast): nothing may be moved across it. Implies `other`.
+  // Changes grad mode, autocast or inference mode, which operators after it follow. Implies `other`.
+  bool modes = false;
+  // Nothing is known of it. It may write its arguments, what it or another like it was given before, and the memory of parameters, buffers and
+  // inputs. Implies `other` and `modes`.
   bool anything = false;
 
-  bool pure() const { return !writes && !random && !other && !anything; }
+  bool pure() const { return !writes && !random && !other; }
 };
 
 // Keeps a reference to the module, and what it has found out about operators and nested graphs: make a new one when nested graphs have

@@ -33,8 +33,11 @@ std::string Describe(const GraphModule& module, const Node& node) {
   EXPECT_TRUE(!of.writes || of.anything || !text.empty()) << "writes nothing that it names";
   if (of.random) absl::StrAppend(&text, "random ");
   if (of.anything) {
-    EXPECT_TRUE(of.other);
+    EXPECT_TRUE(of.other && of.modes);
     absl::StrAppend(&text, "anything ");
+  } else if (of.modes) {
+    EXPECT_TRUE(of.other);
+    absl::StrAppend(&text, "modes ");
   } else if (of.other) {
     absl::StrAppend(&text, "other ");
   }
@@ -163,11 +166,16 @@ TEST_F(EffectsTest, WhatIsNotKnownMayDoAnything) {
   EXPECT_EQ(Fn("torch.frobnicate", {}), "anything");
   EXPECT_EQ(Fn("my.module.relu", {}), "anything");
   EXPECT_EQ(Fn("torch.nn.init.relu", {}), "anything");
-  EXPECT_EQ(Fn("torch._C._set_grad_enabled", {IValue(false)}), "anything");
-  EXPECT_EQ(Fn("torch.amp.autocast_mode._enter_autocast", {}), "anything");
   EXPECT_EQ(Fn("torch.manual_seed", {IValue(0)}), "anything");
   EXPECT_EQ(Fn("_operator.call", {}), "anything");
   EXPECT_EQ(Method("frobnicate", {x_}), "writes(x) anything aliases(x)");
+}
+
+TEST_F(EffectsTest, Modes) {
+  EXPECT_EQ(Fn("torch._C._set_grad_enabled", {IValue(false)}), "modes");
+  EXPECT_EQ(Fn("torch.amp.autocast_mode._enter_autocast", {}), "modes");
+  EXPECT_EQ(Fn("torch.amp.autocast_mode._exit_autocast", {x_}), "modes aliases(x)");
+  EXPECT_EQ(Fn("torch.autograd.grad_mode._enter_inference_mode", {IValue(true)}), "modes");
 }
 
 TEST_F(EffectsTest, Methods) {
