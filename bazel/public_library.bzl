@@ -27,7 +27,11 @@ def _public_library_impl(ctx):
         cc_infos = [dep[CcInfo] for dep in ctx.attr.third_party] +
                    [CcInfo(linking_context = info.linking_context) for info in inner],
     )
-    return [merged, DefaultInfo(files = depset(links), runfiles = ctx.runfiles(files = links))]
+    # What is loaded at run time (the NCCL object of --config=cuda) goes with the program.
+    runfiles = ctx.runfiles(files = links)
+    for dep in ctx.attr.hdrs_of:
+        runfiles = runfiles.merge(dep[DefaultInfo].default_runfiles)
+    return [merged, DefaultInfo(files = depset(links), runfiles = runfiles)]
 
 ddpopt_public_library = rule(
     implementation = _public_library_impl,

@@ -13,11 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "c10/core/DeviceGuard.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
 #include "ddpopt/capture/tracer/trace.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/ddp/rank_compare.h"
+#include "ddpopt/distributed/device_streams.h"
 #include "ddpopt/distributed/process_group_c10d.h"
 #include "ddpopt/optimizer/ddp_optimizer.h"
 #include "fake_tensor/fake_tensor_mode.h"
@@ -77,24 +79,21 @@ const char* ModeText(bool training) { return training ? "training" : "evaluation
 
 std::string Describe(const char* kind, const NamedTensor& entry) {
   return absl::StrCat(kind, " ", entry.name, ": ", DtypeText(entry.tensor.scalar_type()), " ", ShapeText(entry.tensor.sizes()), " on ",
-                      entry.tensor.device().str(), ", requires_grad=", BoolText(entry.tensor.requires_grad()));
+                      c10::DeviceTypeName(entry.tensor.device().type(), /*lower_case=*/true), ", requires_grad=", BoolText(entry.tensor.requires_grad()));
 }
 
-absl::Status CheckTensor(const char* kind, const NamedTensor& entry) {
+absl::Status CheckTensor(const ProcessGroup& group, const char* kind, const NamedTensor& entry) {
   const at::Tensor& tensor = entry.tensor;
-  const std::string who = absl::StrCat(kind, " \"", entry.name, "\" ");
+  const std::string who = absl::StrCat(kind, " \"", entry.name, "\"");
   if (tensor.is_meta() || IsFake(tensor)) {
-    return absl::InvalidArgumentError(absl::StrCat(who, "has no data (a meta or fake tensor); give it a device first"));
+    return absl::InvalidArgumentError(absl::StrCat(who, " has no data (a meta or fake tensor); give it a device first"));
   }
-  if (tensor.layout() != at::kStrided) return absl::InvalidArgumentError(absl::StrCat(who, "is not dense, which is not supported"));
-  if (!tensor.device().is_cpu()) {
-    return absl::InvalidArgumentError(absl::StrCat(who, "is on ", tensor.device().str(), "; only cpu is supported so far"));
-  }
-  return absl::OkStatus();
+  if (tensor.layout() != at::kStrided) return absl::InvalidArgumentError(absl::StrCat(who, " is not dense, which is not supported"));
+  return group.CheckDevice(who, tensor.device());
 }
 
-absl::Status CheckParameter(const NamedTensor& entry) {
-  DDPOPT_RETURN_IF_ERROR(CheckTensor("parameter", entry));
+absl::Status CheckParameter(const ProcessGroup& group, const NamedTensor& entry) {
+  DDPOPT_RETURN_IF_ERROR(CheckTensor(group, "parameter", entry));
   const at::ScalarType dtype = entry.tensor.scalar_type();
   if (c10::isComplexType(dtype)) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" is complex, which is not supported"));
@@ -172,6 +171,14 @@ struct ParameterGuard {
 constexpr char kNotGuarded[] =
     ". The captured graph holds only for what it was captured with; make a new DistributedDataParallel for another kind of call";
 
+// A StepTiming in the making: moments on the device, which may still be to come.
+struct StepStamps {
+  StreamStamp backward_begin;
+  StreamStamp compute_end;
+  StreamStamp backward_end;
+  std::vector<FrozenReducer::Times> buckets;
+};
+
 enum class Phase { kIdle, kForwardDone, kInBackward, kFailed };
 
 at::Tensor SingleTensor(const c10::IValue& value) {
@@ -200,6 +207,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   std::vector<NamedTensor> buffers;
   std::vector<NamedTensor> trainable;                     // what the Reducer reduces
   std::unordered_map<std::string, std::size_t> index_of;  // in `trainable`, by every name
+  at::Device device = at::kCPU;                           // of all parameters
   bool registered = false;
 
   // Since the first forward with gradients.
@@ -214,11 +222,14 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   Phase phase = Phase::kIdle;
   int64_t forward_id = 0;
   std::string failure;
-  StepTiming current_step;
-  StepTiming last_step;
+  StepStamps current_step;
+  StepStamps last_step;
+  StepTiming last_timing;
 
   absl::Status Collect();
+  absl::Status CheckOneDevice();
   absl::Status BroadcastFromRank0() const;
+  bool AutocastIsOn() const { return at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(device.type()); }
   bool IsIgnored(const std::string& name) const { return bucket_options.ignored_parameters.contains(name); }
 
   absl::Status Capture(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
@@ -228,6 +239,9 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   void CheckPhase() const;
   void CheckInputs(const std::vector<at::Tensor>& inputs) const;
   void CheckGuards(const std::vector<at::Tensor>& inputs) const;
+  at::Tensor ForwardOnDevice(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+    return at::GradMode::is_enabled() ? ForwardWithGradients(inputs, eager) : eager(inputs);
+  }
   at::Tensor ForwardWithGradients(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
 
   void OnBackwardBegin(int64_t id);
@@ -252,7 +266,7 @@ absl::Status DdpCore::State::Collect() {
     const NamedTensor entry{item.key(), item.value()};
     const c10::TensorImpl* impl = entry.tensor.unsafeGetTensorImpl();
     if (ignored.count(impl) != 0) continue;  // Under one name, so under all.
-    DDPOPT_RETURN_IF_ERROR(CheckParameter(entry));
+    DDPOPT_RETURN_IF_ERROR(CheckParameter(group, entry));
     if (const auto [it, is_new] = seen.emplace(impl, kNotTrainable); !is_new) {
       if (it->second != kNotTrainable) index_of.emplace(entry.name, it->second);
       continue;
@@ -268,7 +282,7 @@ absl::Status DdpCore::State::Collect() {
     unknown.erase(item.key());
     if (IsIgnored(item.key())) continue;
     const NamedTensor entry{item.key(), item.value()};
-    DDPOPT_RETURN_IF_ERROR(CheckTensor("buffer", entry));
+    DDPOPT_RETURN_IF_ERROR(CheckTensor(group, "buffer", entry));
     buffers.push_back(entry);
   }
   if (!unknown.empty()) {
@@ -287,8 +301,31 @@ absl::Status DdpCore::State::Collect() {
           absl::StrCat("submodule \"", item.key(), "\" is an Embedding with sparse gradients, which are not supported"));
     }
   }
+  DDPOPT_RETURN_IF_ERROR(CheckOneDevice());
   DDPOPT_RETURN_IF_ERROR(WrappedRegistry::Get().Add(module.get(), trainable));
   registered = true;
+  return absl::OkStatus();
+}
+
+// A rank drives one device, and its reduced gradients are there.
+absl::Status DdpCore::State::CheckOneDevice() {
+  device = parameters.front().tensor.device();
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.device() != device) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters.front().name, "\" is on ", device.str(), ", but parameter \"",
+                                                     parameter.name, "\" is on ", parameter.tensor.device().str(),
+                                                     "; all parameters of a rank must be on one device"));
+    }
+  }
+  if (options.device_ids.empty()) return absl::OkStatus();
+  if (options.device_ids.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("device_ids names ", options.device_ids.size(), " devices (",
+                                                   absl::StrJoin(options.device_ids, ", "), "); a rank drives one"));
+  }
+  if (!device.is_cuda() || device.index() != options.device_ids[0]) {
+    return absl::InvalidArgumentError(absl::StrCat("device_ids names cuda:", options.device_ids[0], ", but the module's parameters are on ",
+                                                   device.str(), device.is_cuda() ? "" : "; device_ids is for modules on a CUDA device"));
+  }
   return absl::OkStatus();
 }
 
@@ -412,7 +449,7 @@ void DdpCore::State::CheckGuards(const std::vector<at::Tensor>& inputs) const {
                 "DistributedDataParallel: parameter \"", name, "\" was captured as ", DtypeText(guard.dtype), " ", ShapeText(guard.sizes),
                 ", but is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " now", kNotGuarded);
   }
-  TORCH_CHECK(at::autocast::is_autocast_enabled(at::kCPU) == autocast, "DistributedDataParallel: forward was captured with autocast ",
+  TORCH_CHECK(AutocastIsOn() == autocast, "DistributedDataParallel: forward was captured with autocast ",
               autocast ? "on" : "off", ", but autocast is ", autocast ? "off" : "on", " now", kNotGuarded);
 }
 
@@ -503,7 +540,7 @@ void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerFor
     parameter_guards.push_back(
         {parameter, parameter.tensor.sizes().vec(), parameter.tensor.scalar_type(), parameter.tensor.requires_grad()});
   }
-  autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  autocast = AutocastIsOn();
 
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
@@ -533,7 +570,7 @@ at::Tensor DdpCore::State::ForwardWithGradients(const std::vector<at::Tensor>& i
               "DistributedDataParallel: forward's output does not depend on any trainable parameter, so there is "
               "no backward to synchronise");
   reducer->PrepareBackward();
-  current_step = StepTiming();
+  current_step = StepStamps();
   const int64_t id = ++forward_id;
   output.register_hook([weak = weak_from_this(), id](const at::Tensor&) {
     const std::shared_ptr<State> state = weak.lock();
@@ -559,13 +596,13 @@ void DdpCore::State::OnBackwardBegin(int64_t id) {
                       "reduced again"));
   }
   phase = Phase::kInBackward;
-  current_step.backward_begin = SteadySeconds();
+  current_step.backward_begin = StreamStamp::Record(device);
   auto& engine = torch::autograd::Engine::get_default_engine();
   engine.queue_callback([weak = weak_from_this(), id] {
     // Queueing may move this very closure: nothing captured is used afterwards.
     const std::weak_ptr<State> state_ref = weak;
     const int64_t forward = id;
-    if (const auto state = state_ref.lock()) state->current_step.compute_end = SteadySeconds();
+    if (const auto state = state_ref.lock()) state->current_step.compute_end = StreamStamp::Record(state->device);
     // The Reducer's own callback, which waits for the all-reduces, was queued during backward; the next one comes after it.
     torch::autograd::Engine::get_default_engine().queue_callback([state_ref, forward] {
       if (const auto state = state_ref.lock()) state->OnBackwardEnd(forward);
@@ -588,15 +625,22 @@ void DdpCore::State::OnBackwardEnd(int64_t id) {
                             "them were not synchronised. Every trainable parameter must take part in every backward; name exceptions in "
                             "parameters_to_ignore"));
   }
-  current_step.backward_end = SteadySeconds();
-  for (const FrozenReducer::Times& times : reducer->BucketTimes()) current_step.buckets.push_back({times.launched, times.finished});
-  last_step = current_step;
+  current_step.backward_end = StreamStamp::Record(device);
+  current_step.buckets = reducer->BucketTimes();
+  last_step = std::move(current_step);
   phase = Phase::kIdle;
 }
 
 at::Tensor DdpCore::Forward(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
-  if (!at::GradMode::is_enabled()) return eager(inputs);
-  return state_->ForwardWithGradients(inputs, eager);
+  const c10::OptionalDeviceGuard guard(state_->device);
+  if (!state_->options.device_ids.empty()) {
+    std::vector<at::Tensor> moved;
+    for (const at::Tensor& input : inputs) {
+      moved.push_back(input.defined() ? CopyBesideCurrentStream(input, state_->device) : input);
+    }
+    return state_->ForwardOnDevice(moved, eager);
+  }
+  return state_->ForwardOnDevice(inputs, eager);
 }
 
 std::vector<DdpCore::ReducerBucket> DdpCore::reducer_buckets() const {
@@ -626,14 +670,26 @@ int64_t DdpCore::reducer_rebuild_list_size() const {
   return state_->reducer == nullptr ? 0 : static_cast<int64_t>(state_->reducer->RebuildListSize());
 }
 
-const StepTiming& DdpCore::last_step() const { return state_->last_step; }
+const StepTiming& DdpCore::last_step() const {
+  const StepStamps& step = state_->last_step;
+  const StreamStamp& origin = step.backward_begin;
+  StepTiming& timing = state_->last_timing;
+  timing.backward_begin = origin.Seconds(origin);
+  timing.compute_end = step.compute_end.Seconds(origin);
+  timing.backward_end = step.backward_end.Seconds(origin);
+  timing.buckets.clear();
+  for (const FrozenReducer::Times& times : step.buckets) {
+    timing.buckets.push_back({times.launched.Seconds(origin), times.finished.Seconds(origin)});
+  }
+  return timing;
+}
 
 absl::Status DdpCore::CheckParametersEqual() const {
   std::vector<std::string> lines;
   const absl::Status local = CatchAsStatus("", [&] {
     const at::NoGradGuard no_grad;
     const auto add = [&](const char* kind, const NamedTensor& entry) {
-      const at::Tensor dense = entry.tensor.detach().contiguous();
+      const at::Tensor dense = entry.tensor.detach().cpu().contiguous();
       const absl::string_view bytes(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
       lines.push_back(absl::StrCat(kind, " ", entry.name, " with hash ", absl::Hex(StableHash(bytes), absl::kZeroPad16)));
     };

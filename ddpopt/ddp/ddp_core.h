@@ -29,10 +29,14 @@ struct DdpOptions {
   absl::optional<double> first_bucket_cap_mb;
   bool init_sync = true;                          // broadcast parameters and buffers of rank 0 at creation
   std::vector<std::string> parameters_to_ignore;  // qualified names, of buffers too; never compared, broadcast or reduced
+  // The one CUDA device of the module, if its inputs are to be moved there: by a side stream, beside the work of the current one. Empty: they
+  // are given on the right device.
+  std::vector<int> device_ids;
   CompileFn backend;                              // empty: EagerBackend()
 };
 
-// One reduced bucket of the last backward. Times in seconds on one steady clock.
+// One reduced bucket of the last backward. Times in seconds on one steady clock; for a module on another device than the CPU, when that device
+// came to do it, not when it was told to.
 struct BucketTiming {
   double launched = 0;  // the bucket was full and its all-reduce started
   double finished = 0;
@@ -76,7 +80,7 @@ class DdpCore {
   int64_t num_prepared_forwards() const;
   // Length of the Reducer's list for rebuilding its buckets: zero, since they are frozen.
   int64_t reducer_rebuild_list_size() const;
-  // Of the last complete backward; zeros before.
+  // Of the last complete backward; zeros before. Waits until the device has done it.
   const StepTiming& last_step() const;
   // OK if all ranks hold bitwise identical parameters and buffers (ignored ones excepted), else FailedPrecondition naming the ranks and the
   // first that differs. Collective.

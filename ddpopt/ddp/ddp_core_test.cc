@@ -384,7 +384,9 @@ TEST(FrozenReducer, KeepsItsBucketsAndNamesWhatIsMissing) {
     ASSERT_EQ(reducer.Buckets().size(), 2u);
     EXPECT_THAT(reducer.Buckets()[0].indices, ElementsAre(1u));
     EXPECT_EQ(reducer.Buckets()[0].bytes, 12);
-    for (const FrozenReducer::Times& times : reducer.BucketTimes()) EXPECT_LE(times.launched, times.finished);
+    for (const FrozenReducer::Times& times : reducer.BucketTimes()) {
+      EXPECT_LE(times.launched.Seconds(times.launched), times.finished.Seconds(times.launched));
+    }
   }
   EXPECT_EQ(reducer.NumPreparedForwards(), 5);
   reducer.PrepareForward();

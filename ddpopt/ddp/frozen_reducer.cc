@@ -1,7 +1,6 @@
 #include "ddpopt/ddp/frozen_reducer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <unordered_map>
 #include <utility>
 
@@ -26,25 +25,26 @@ class TimedAllReduce : public c10d::CommHookInterface {
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
     const std::size_t index = bucket.getIndex();
+    at::Tensor buffer = bucket.getBufferRef();
     uint64_t step;
     {
       std::lock_guard<std::mutex> lock(clock_->mutex);
       step = clock_->step;
       if (clock_->times.size() <= index) clock_->times.resize(index + 1);
-      clock_->times[index].launched = SteadySeconds();
+      clock_->times[index].launched = StreamStamp::Record(buffer.device());
     }
     // With a hook, the base class leaves the division by the number of ranks to the hook. Dividing first keeps sums of low-precision
     // gradients in range.
-    at::Tensor buffer = bucket.getBufferRef();
     buffer.div_(group_->getSize());
     std::vector<at::Tensor> tensors{buffer};
     auto work = group_->allreduce(tensors);
-    // The future's value is made by this callback, so whoever waits for it sees the finishing time too.
+    // The future's value is made by this callback, so whoever waits for it sees the finishing time too. Where an all-reduce is work of a
+    // device, the callback runs when it has been given to it, with a current stream that waits for it.
     return work->getFuture()->then(
         [clock = clock_, buffer, index, step](c10::ivalue::Future& done) -> c10::IValue {
           done.value();  // Throws what went wrong in the collective.
           std::lock_guard<std::mutex> lock(clock->mutex);
-          if (clock->step == step) clock->times[index].finished = SteadySeconds();
+          if (clock->step == step) clock->times[index].finished = StreamStamp::Record(buffer.device());
           return buffer;
         },
         c10::TensorType::get());
@@ -58,8 +58,6 @@ class TimedAllReduce : public c10d::CommHookInterface {
 };
 
 }  // namespace
-
-double SteadySeconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 FrozenReducer::FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
                              std::vector<std::vector<std::size_t>> buckets, c10::intrusive_ptr<c10d::ProcessGroup> group)

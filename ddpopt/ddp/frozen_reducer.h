@@ -16,18 +16,17 @@
 #include <string>
 #include <vector>
 
+#include "ddpopt/distributed/device_streams.h"
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
 namespace ddpopt {
 
-// Seconds on std::chrono::steady_clock.
-double SteadySeconds();
-
 class FrozenReducer : public c10d::Reducer {
  public:
+  // On the streams of the bucket's device.
   struct Times {
-    double launched = 0;
-    double finished = 0;
+    StreamStamp launched;
+    StreamStamp finished;
   };
   struct BucketContent {
     int64_t bytes = 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ATen/detail/CUDAHooksInterface.h"
 #include "ddpopt/distributed/nccl_object.h"
 #include "torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
 
@@ -18,8 +19,13 @@ extern "C" __attribute__((visibility("default"), used)) const char ddpopt_nccl_m
 namespace ddpopt {
 namespace {
 
-// NCCL's headers make the layout of ProcessGroupNCCL::Options.
 std::string Check() {
+  // LibTorch asks for CUDA's hooks once, and stays without CUDA if libtorch_cuda.so was not there yet.
+  if (!at::detail::getCUDAHooks().hasCUDA()) {
+    return "LibTorch was asked for CUDA (by manual_seed, for one) before libtorch_cuda.so was loaded, and does without since then; call "
+           "InitProcessGroup first, or link the program with --config=cuda or to libtorch_cuda.so";
+  }
+  // NCCL's headers make the layout of ProcessGroupNCCL::Options.
   const uint64_t version = torch::cuda::nccl::version();
   const uint64_t mine = (uint64_t{NCCL_MAJOR} << 32) | (uint64_t{NCCL_MINOR} << 16) | uint64_t{NCCL_PATCH};
   if (version == mine) return "";

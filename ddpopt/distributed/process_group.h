@@ -18,7 +18,9 @@
 namespace ddpopt {
 
 struct InitOptions {
-  std::string backend = "gloo";                                 // the only one so far; others are refused by name
+  // "gloo" (cpu tensors), "nccl" (cuda tensors), or one for each kind of device as in PyTorch: "cpu:gloo,cuda:nccl". NCCL is loaded when
+  // asked for (docs/cuda.md), and uses device cuda:LOCAL_RANK.
+  std::string backend = "gloo";
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of start-up and of every collective
 };
 
@@ -29,8 +31,14 @@ class ProcessGroup {
   int world_size() const;
   int local_rank() const;
   const InitOptions& options() const;
+  // Where this rank's model belongs: cuda:LOCAL_RANK if NCCL takes part, else cpu.
+  at::Device device() const;
+  // OK if one of the group's backends takes tensors on `device`; else InvalidArgument that begins with `what` and names the device, the
+  // backends and what they take.
+  absl::Status CheckDevice(const std::string& what, at::Device device) const;
 
-  // Blocking collectives on CPU tensors, in place. Errors name the operation and the rank.
+  // Blocking collectives, in place, on tensors that CheckDevice allows. They have ended on the device too when they return. Errors name the
+  // operation and the rank.
   absl::Status Broadcast(at::Tensor& tensor, int root) const;
   absl::Status AllReduceSum(at::Tensor& tensor) const;
   absl::Status Barrier() const;
@@ -46,8 +54,9 @@ class ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size), DeadlineExceeded/Unavailable naming the master
-// address.
+// With NCCL, cuda:LOCAL_RANK becomes this thread's current device.
+// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size) or the backend, DeadlineExceeded/Unavailable naming
+// the master address, NotFound/FailedPrecondition naming what NCCL lacks, on this rank or on another.
 absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options = {});
 
 }  // namespace ddpopt

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ddpopt/distributed/process_group.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -14,15 +16,25 @@
 
 namespace ddpopt {
 
+// "gloo" or "nccl", for each kind of device that the group takes.
+using BackendsByDevice = std::vector<std::pair<at::DeviceType, std::string>>;
+
 struct ProcessGroup::Impl {
+  Impl() = default;
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl();
+
   InitOptions options;
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
+  at::Device device = at::kCPU;                  // of this rank's model
+  BackendsByDevice backends;                     // what options.backend says
   std::string master;                            // host:port, for messages
   c10::intrusive_ptr<c10d::Store> store;         // the TCPStore that rank 0 serves
   c10::intrusive_ptr<c10d::Store> text_store;    // where AllGatherText lives
-  c10::intrusive_ptr<c10d::ProcessGroup> group;  // has the backend for CPU tensors
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // has the backends
 
   std::mutex text_mutex;
   int64_t text_exchanges = 0;  // the same on every rank: exchanges happen in the same order

@@ -9,10 +9,12 @@
 #include "ATen/ops/full.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "ddpopt/distributed/fake_nccl.h"
 #include "ddpopt/distributed/process_group_c10d.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/distributed_test.h"
+#include "testing/environment.h"
 #include "testing/matchers.h"
 
 namespace ddpopt {
@@ -31,6 +33,50 @@ TEST(ProcessGroup, KnowsItsRank) {
   EXPECT_EQ(absl::StrCat(group.rank()), std::getenv("RANK"));
   EXPECT_EQ(absl::StrCat(group.world_size()), std::getenv("WORLD_SIZE"));
   EXPECT_EQ(absl::StrCat(group.local_rank()), std::getenv("LOCAL_RANK"));
+}
+
+// Sets MASTER_PORT to a free port, the same on all ranks, while it lives.
+class AnotherPort {
+ public:
+  AnotherPort() : old_(std::getenv("MASTER_PORT")) {
+    std::string port;
+    if (TestProcessGroup().rank() == 0) {
+      port = absl::StrCat(testing::FreePort());
+    }
+    const auto ports = TestProcessGroup().AllGatherText("a port", port);
+    DDPOPT_EXPECT_OK(ports);
+    setenv("MASTER_PORT", ports->front().c_str(), 1);
+  }
+  ~AnotherPort() { setenv("MASTER_PORT", old_.c_str(), 1); }
+
+ private:
+  std::string old_;
+};
+
+TEST(InitProcessGroup, ARankWithoutNcclIsToldToAll) {
+  const AnotherPort port;
+  const int rank = TestProcessGroup().rank();
+  testing::UseFakeNccl(rank == 1 ? "-" : "8");
+  InitOptions options;
+  options.backend = "nccl";
+  options.timeout = std::chrono::seconds(20);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(InitProcessGroup(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("process group backend 'nccl': no CUDA device can be used"), HasSubstr(absl::StrCat("rank ", rank, " of")),
+                             HasSubstr(rank == 1 ? "rank 1 of" : "another rank can't take part: rank 1 of"))));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+}
+
+TEST(InitProcessGroup, RanksWithDifferentBackendsAreNamed) {
+  const AnotherPort port;
+  const int rank = TestProcessGroup().rank();
+  InitOptions options;
+  options.backend = rank == 1 ? "cpu:gloo" : "gloo";
+  options.timeout = std::chrono::seconds(20);
+  EXPECT_THAT(InitProcessGroup(options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr(rank == 1 ? "rank 0 has backend gloo, rank 1 has backend cpu:gloo" : "rank 1 has backend cpu:gloo")));
 }
 
 TEST(ProcessGroup, BroadcastFromEveryRoot) {
@@ -65,7 +111,7 @@ TEST(ProcessGroup, BadTensorsAreRefused) {
   EXPECT_THAT(group.AllReduceSum(undefined), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("undefined")));
   at::Tensor meta = at::empty({2}, at::TensorOptions().device(at::kMeta));
   EXPECT_THAT(group.AllReduceSum(meta),
-              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("AllReduceSum on rank"), HasSubstr("got one on meta"))));
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("AllReduceSum on rank"), HasSubstr("the tensor is on meta, but the process group's backend is gloo"))));
   at::Tensor strided = at::full({4, 4}, 1.0).select(1, 0);
   EXPECT_THAT(group.Broadcast(strided, 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dense")));
   at::Tensor t = at::full({4}, 1.0);

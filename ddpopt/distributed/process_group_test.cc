@@ -2,61 +2,47 @@
 
 #include "ddpopt/distributed/process_group.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <string>
 #include <tuple>
+#include <utility>
 
+#include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
 #include "absl/status/status.h"
+#include "ddpopt/distributed/fake_nccl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/environment.h"
 #include "testing/matchers.h"
 
 namespace ddpopt {
 namespace {
 
+using ::ddpopt::testing::FreePort;
 using ::ddpopt::testing::IsOkAndHolds;
 using ::ddpopt::testing::StatusIs;
 using ::ddpopt::testing::TensorEq;
+using ::ddpopt::testing::UseFakeNccl;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A port that nobody listens on. Bound in turn by the socket returned, if asked for.
-int FreePort(int* keep = nullptr) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  if (keep != nullptr) {
-    listen(fd, 1);
-    *keep = fd;
-  } else {
-    close(fd);
-  }
-  return ntohs(address.sin_port);
-}
-
 class ProcessGroupEnvironment : public ::testing::Test {
  protected:
   void SetUp() override {
-    Set("MASTER_ADDR", "127.0.0.1");
-    Set("MASTER_PORT", std::to_string(FreePort()));
-    Set("RANK", "0");
-    Set("WORLD_SIZE", "1");
-    Set("LOCAL_RANK", "0");
+    testing::SetEnvironmentOfOneRank();
     unsetenv("GLOO_SOCKET_IFNAME");
   }
   static void Set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+  static InitOptions Backend(const std::string& backend) {
+    InitOptions options = Timeout(5000);
+    options.backend = backend;
+    return options;
+  }
   static InitOptions Timeout(int milliseconds) {
     InitOptions options;
     options.timeout = std::chrono::milliseconds(milliseconds);
@@ -90,11 +76,81 @@ TEST_F(ProcessGroupEnvironment, BadValuesAreNamed) {
   }
 }
 
-TEST_F(ProcessGroupEnvironment, UnknownBackendIsRefused) {
-  InitOptions options;
-  options.backend = "nccl";
-  EXPECT_THAT(InitProcessGroup(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("backend 'nccl' is not supported")));
+TEST_F(ProcessGroupEnvironment, UnknownBackendsAreRefused) {
+  for (const auto& [backend, message] : {std::pair<const char*, const char*>{
+                                             "mpi", "process group backend 'mpi' is not supported; there are 'gloo' (takes cpu tensors) and 'nccl'"},
+                                         {"", "process group backend '' is not supported"},
+                                         {"Gloo", "backend 'Gloo' is not supported"},
+                                         {"cpu:gloo,cuda:ucc", "backend 'cpu:gloo,cuda:ucc': 'ucc' is not supported"},
+                                         {"cuda:gloo", "gloo takes cpu tensors, so it can serve 'cpu' alone, not 'cuda'"},
+                                         {"cpu:nccl", "nccl takes cuda tensors, so it can serve 'cuda' alone, not 'cpu'"},
+                                         {"x:cpu:gloo", "gloo takes cpu tensors"},
+                                         {"cpu:gloo,gloo", "names two backends for cpu: gloo and gloo"},
+                                         {"cpu:gloo,", "'' is not supported"}}) {
+    EXPECT_THAT(InitProcessGroup(Backend(backend)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message))) << backend;
+  }
   EXPECT_THAT(InitProcessGroup(Timeout(0)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout must be positive")));
+}
+
+TEST_F(ProcessGroupEnvironment, NcclSaysWhatIsMissing) {
+  Set("DDPOPT_NCCL_LIBRARY", "/nonexistent/libddpopt_nccl.so");
+  EXPECT_THAT(InitProcessGroup(Backend("nccl")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rank 0 of 1: process group backend 'nccl': "
+                                                              "DDPOPT_NCCL_LIBRARY=/nonexistent/libddpopt_nccl.so: no such file")));
+  UseFakeNccl("-");
+  EXPECT_THAT(InitProcessGroup(Backend("cpu:gloo,cuda:nccl")),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("backend 'cpu:gloo,cuda:nccl': no CUDA device can be used")));
+}
+
+TEST_F(ProcessGroupEnvironment, NcclIsBoundToTheRanksDevice) {
+  UseFakeNccl("1");
+  absl::StatusOr<ProcessGroup> group = InitProcessGroup(Backend("nccl"));
+  DDPOPT_ASSERT_OK(group);
+  EXPECT_EQ(group->device(), at::Device(at::kCUDA, 0));
+  DDPOPT_EXPECT_OK(group->CheckDevice("it", at::Device(at::kCUDA, 0)));
+  DDPOPT_EXPECT_OK(group->CheckDevice("it", at::kCUDA));
+  EXPECT_THAT(group->CheckDevice("it", at::Device(at::kCUDA, 1)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "it is on cuda:1, but the process group's backend is nccl, which takes cuda:0 tensors (LOCAL_RANK chooses)"));
+  at::Tensor t = at::full({3}, 2.0);
+  EXPECT_THAT(group->AllReduceSum(t), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               "AllReduceSum on rank 0: the tensor is on cpu, but the process group's backend is nccl, which "
+                                               "takes cuda:0 tensors (LOCAL_RANK chooses)"));
+  SetUp();
+  UseFakeNccl("1");
+  Set("FAKE_NCCL_FAILS", "unhandled system error");
+  EXPECT_THAT(InitProcessGroup(Backend("nccl")),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("rank 0 of 1: connecting the ranks by NCCL from cuda:0: NCCL error: unhandled system error")));
+  unsetenv("FAKE_NCCL_FAILS");
+}
+
+TEST_F(ProcessGroupEnvironment, ABackendForEachKindOfDevice) {
+  UseFakeNccl("1");
+  absl::StatusOr<ProcessGroup> group = InitProcessGroup(Backend("cpu:gloo,cuda:nccl"));
+  DDPOPT_ASSERT_OK(group);
+  EXPECT_EQ(group->device(), at::Device(at::kCUDA, 0));
+  DDPOPT_EXPECT_OK(group->CheckDevice("it", at::Device(at::kCUDA, 0)));
+  DDPOPT_EXPECT_OK(group->CheckDevice("it", at::kCPU));
+  EXPECT_THAT(group->CheckDevice("it", at::kMPS),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("it is on mps, but the process group's backend is gloo, which takes cpu tensors and nccl, which takes cuda:0")));
+  at::Tensor t = at::full({3}, 2.0);
+  DDPOPT_EXPECT_OK(group->AllReduceSum(t));
+  EXPECT_THAT(t, TensorEq(at::full({3}, 2.0)));
+}
+
+TEST_F(ProcessGroupEnvironment, GlooTakesCpuTensors) {
+  const absl::StatusOr<ProcessGroup> group = InitProcessGroup(Timeout(5000));
+  DDPOPT_ASSERT_OK(group);
+  EXPECT_EQ(group->device(), at::Device(at::kCPU));
+  for (const at::Device device : {at::Device(at::kCUDA, 0), at::Device(at::kMPS), at::Device(at::kMeta)}) {
+    EXPECT_THAT(group->CheckDevice("parameter \"w\"", device),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "parameter \"w\" is on " + device.str() + ", but the process group's backend is gloo, which takes cpu tensors"));
+  }
+  at::Tensor meta = at::empty({2}, at::TensorOptions().device(at::kMeta));
+  EXPECT_THAT(group->Broadcast(meta, 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Broadcast on rank 0: the tensor is on meta")));
 }
 
 TEST_F(ProcessGroupEnvironment, UnreachableMasterIsAnErrorInTime) {

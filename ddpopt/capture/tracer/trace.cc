@@ -57,7 +57,9 @@ class TracingMode : public Mode {
     TORCH_CHECK(c10::GradMode::is_enabled() == grad_enabled_, "tracing ", name,
                 ": forward changes the grad mode (a no_grad region, or a custom autograd::Function), which the tracer does not support");
     TORCH_CHECK(!c10::InferenceMode::is_enabled(), "tracing ", name, ": forward runs in inference mode, which the tracer does not support");
-    TORCH_CHECK(!at::autocast::is_autocast_enabled(at::kCPU), "tracing ", name, ": forward runs under autocast, which the tracer does not support");
+    for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
+      TORCH_CHECK(!at::autocast::is_autocast_enabled(device), "tracing ", name, ": forward runs under autocast, which the tracer does not support");
+    }
 
     const c10::FunctionSchema& schema = op.schema();
     const std::size_t num_args = schema.arguments().size();
