@@ -634,7 +634,9 @@ class Reader {
       return view.Error("a node can't be named \"", absl::CHexEscape(name), "\"; \"", absl::string_view(node->name()), "\" would do");
     }
     by_name_[name] = node;
-    DDPOPT_ASSIGN_OR_RETURN(node->meta().type_expr, view.StringOr("type", ""));
+    if (view.Has("type")) {
+      DDPOPT_ASSIGN_OR_RETURN(node->meta().type_expr, view.String("type"));
+    }
     if (view.Has("meta")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView meta, view.At("meta"));
       DDPOPT_RETURN_IF_ERROR(ReadMeta(meta, &node->meta()));

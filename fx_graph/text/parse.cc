@@ -73,10 +73,9 @@ class Parser {
       }
       DDPOPT_RETURN_IF_ERROR(EndLine());
     }
-    if (output != nullptr) {
+    if (!output_type.empty()) {
+      if (output == nullptr) return Expected("a return, since the graph has a type");
       output->meta().type_expr = std::move(output_type);
-    } else if (!output_type.empty()) {
-      return Expected("a return, since the graph has a type");
     }
     for (const Claim& claim : claims_) {
       if (claim.node->users().size() == claim.num_users) continue;
@@ -213,7 +212,7 @@ class Parser {
       return Fail("a node can't be named %", name, ": the name is reserved; %", node->name(), " would do");
     }
     by_name_.emplace(name, node);
-    node->meta().type_expr = std::move(type_expr);
+    if (!type_expr.empty()) node->meta().type_expr = std::move(type_expr);
     if (claim_at != 0 && options_.check_num_users) claims_.push_back({node, num_users, claim_at});
     return absl::OkStatus();
   }
