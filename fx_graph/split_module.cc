@@ -1,164 +1,478 @@
 #include "fx_graph/split_module.h"
 
-#include <map>
-#include <set>
-#include <string>
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "fx_graph/split_regions.h"
 
 namespace ddpopt::fx {
 namespace {
 
-// A set of nodes that remembers the order in which they came.
-class OrderedNodes {
- public:
-  void Add(const Node* node) {
-    if (index_.emplace(node, nodes_.size()).second) nodes_.push_back(node);
-  }
-  const std::vector<const Node*>& nodes() const { return nodes_; }
+constexpr int kNone = -1;
 
- private:
-  std::vector<const Node*> nodes_;
-  absl::flat_hash_map<const Node*, std::size_t> index_;
-};
+// A node's place in its graph. Everything below is kept in arrays over these.
+using Position = std::uint32_t;
 
 struct Partition {
-  std::vector<const Node*> nodes;
-  OrderedNodes inputs;   // values of placeholders and other partitions
-  OrderedNodes outputs;  // values used by other partitions or the outer output
-  std::set<int> depends_on;
+  std::string name;  // of the submodule: "submod_0"
+  std::vector<Position> nodes;
+  // In the order in which they are first needed.
+  std::vector<Position> inputs;      // values of other partitions, placeholders, attributes that are passed in
+  std::vector<Position> attributes;  // get_attr nodes to copy
+  std::vector<Position> outputs;     // values that someone outside takes
+  std::vector<int> dependents;       // partitions that take them
+  int dependencies = 0;              // how many partitions this one waits for
+  std::vector<Position> entered;     // regions to enter again at its beginning
+  std::vector<Position> left;        // regions to leave at its end
 };
 
-using Partitions = std::map<int, Partition>;
+// One partition takes a value of another.
+struct Dependence {
+  int from;
+  int to;
+  Position value;
+};
 
-bool IsComputed(const Node* node) {
-  return node->op() == Op::kCallFunction || node->op() == Op::kCallMethod || node->op() == Op::kCallModule;
+bool HasPartition(const Node& node) {
+  return node.op() == Op::kCallFunction || node.op() == Op::kCallMethod || node.op() == Op::kCallModule;
 }
 
-absl::Status ShareTarget(const GraphModule& from, const Node* node, GraphModule& to) {
-  const std::string& path = node->path();
-  if (auto attr = from.GetAttr(path); attr.ok()) {
-    return to.attrs().contains(path) ? absl::OkStatus() : to.AddAttr(path, attr->value, attr->kind);
-  }
-  DDPOPT_ASSIGN_OR_RETURN(GraphModule::Submodule submodule, from.GetSubmodule(path));
-  return to.submodules().contains(path) ? absl::OkStatus() : to.AddSubmodule(path, std::move(submodule));
-}
+class Splitter {
+ public:
+  Splitter(const GraphModule& module, const SplitOptions& options) : module_(module), options_(options) {}
 
-absl::StatusOr<std::vector<int>> TopologicalOrder(const Partitions& partitions) {
-  std::map<int, std::set<int>> waiting;
-  for (const auto& [id, partition] : partitions) waiting[id] = partition.depends_on;
-  std::vector<int> order;
-  while (!waiting.empty()) {
-    auto ready = waiting.begin();
-    while (ready != waiting.end() && !ready->second.empty()) ++ready;
-    if (ready == waiting.end()) {
-      std::vector<std::string> names;
-      for (const auto& [id, unused] : waiting) names.push_back(absl::StrCat("submod_", id));
-      return absl::FailedPreconditionError(
-          absl::StrCat("the partitions depend on each other in a cycle, among: ", absl::StrJoin(names, ", ")));
+  absl::StatusOr<std::shared_ptr<GraphModule>> Run(absl::FunctionRef<int(const Node*)> partition) && {
+    DDPOPT_RETURN_IF_ERROR(AssignPartitions(partition));
+    DDPOPT_ASSIGN_OR_RETURN(const SplitRegions regions, FindSplitRegions(module_.graph(), partition_of_));
+    PlaceRegions(regions);
+    FindSymbols();
+    FindStaticInputs();
+    FindCrossings();
+    copies_.assign(nodes_.size(), nullptr);
+    DDPOPT_ASSIGN_OR_RETURN(const std::vector<int> order, CallOrder(regions));
+    auto outer = std::make_shared<GraphModule>();
+    outer->meta() = module_.meta();
+    for (const int index : order) {
+      DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<GraphModule> part, BuildPartition(index));
+      DDPOPT_RETURN_IF_ERROR(outer->AddSubmodule(partitions_[index].name, GraphModule::Submodule{std::move(part), nullptr}));
     }
-    const int id = ready->first;
-    waiting.erase(ready);
-    for (auto& [other, needs] : waiting) needs.erase(id);
-    order.push_back(id);
+    DDPOPT_RETURN_IF_ERROR(BuildOuter(order, *outer));
+    return outer;
   }
-  return order;
-}
 
-absl::StatusOr<std::shared_ptr<GraphModule>> BuildSubmodule(const GraphModule& module, const Partition& partition) {
-  auto sub = std::make_shared<GraphModule>();
-  sub->meta() = module.meta();
-  absl::flat_hash_map<const Node*, Node*> copies;
-  for (const Node* input : partition.inputs.nodes()) {
-    Node* placeholder = sub->graph().Placeholder(input->name());
-    placeholder->meta() = input->meta();
-    copies[input] = placeholder;
-  }
-  for (const Node* node : partition.nodes) {
-    for (const Node* input : node->all_input_nodes()) {
-      if (input->op() != Op::kGetAttr || copies.contains(input)) continue;
-      DDPOPT_RETURN_IF_ERROR(ShareTarget(module, input, *sub));
-      copies[input] = sub->graph().CopyNode(*input, [](Node* n) { return Argument(n); });
+ private:
+  const Node* NodeAt(Position position) const { return nodes_[position]; }
+  Position PositionOf(const Node* node) const { return positions_.find(node)->second; }
+  int PartitionOf(const Node* node) const { return partition_of_[PositionOf(node)]; }
+
+  absl::Status AssignPartitions(absl::FunctionRef<int(const Node*)> partition) {
+    const std::size_t size = module_.graph().size();
+    nodes_.reserve(size);
+    positions_.reserve(size);
+    partition_of_.assign(size, kNone);
+    absl::flat_hash_map<int, int> index_of;  // of the user's numbers
+    int last_number = -1;
+    int last_index = kNone;
+    for (const Node* node : module_.graph().nodes()) {
+      const Position position = static_cast<Position>(nodes_.size());
+      nodes_.push_back(node);
+      positions_.emplace(node, position);
+      if (!HasPartition(*node)) continue;
+      const int number = partition(node);
+      if (number < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("%", node->name(), " was given the partition ", number, "; numbers must not be negative"));
+      }
+      if (number != last_number) {
+        const auto [entry, is_new] = index_of.emplace(number, static_cast<int>(partitions_.size()));
+        if (is_new) {
+          partitions_.emplace_back();
+          partitions_.back().name =
+              absl::StrCat("submod_", options_.partition_affix, options_.partition_affix.empty() ? "" : "_", number);
+        }
+        last_number = number;
+        last_index = entry->second;
+      }
+      partitions_[last_index].nodes.push_back(position);
+      partition_of_[position] = last_index;
     }
-    if (node->op() == Op::kCallModule) DDPOPT_RETURN_IF_ERROR(ShareTarget(module, node, *sub));
-    copies[node] = sub->graph().CopyNode(*node, [&](Node* input) { return Argument(copies.at(input)); });
+    return absl::OkStatus();
   }
-  std::vector<Argument> results;
-  for (const Node* output : partition.outputs.nodes()) results.emplace_back(copies.at(output));
-  sub->graph().Output(results.empty() ? Argument() : results.size() == 1 ? results[0] : Argument::Tuple(std::move(results)));
-  return sub;
-}
+
+  // A region's first partition holds its enter, and the last one its exit; the others get copies.
+  void PlaceRegions(const SplitRegions& found) {
+    for (const SplitRegion& region : found.regions) {
+      for (std::size_t i = 1; i < region.partitions.size(); ++i) {
+        partitions_[region.partitions[i]].entered.push_back(PositionOf(region.enter));
+      }
+    }
+    for (auto region = found.regions.rbegin(); region != found.regions.rend(); ++region) {
+      if (region->exit == nullptr) continue;
+      exit_of_[PositionOf(region->enter)] = region->exit;
+      for (std::size_t i = 0; i + 1 < region->partitions.size(); ++i) {
+        partitions_[region->partitions[i]].left.push_back(PositionOf(region->enter));
+      }
+    }
+  }
+
+  void FindSymbols() {
+    for (const Node* node : nodes_) {
+      const auto& custom = node->meta().custom;
+      if (custom.empty()) continue;
+      const auto symbol = custom.find(kSymbol);
+      if (symbol != custom.end() && symbol->second.isString()) symbols_.emplace(symbol->second.toStringRef(), PositionOf(node));
+    }
+  }
+
+  // Calls fn for each node that stands for a symbol of `node`'s value.
+  template <typename Fn>
+  void ForEachSymbol(const Node& node, Fn&& fn) const {
+    if (symbols_.empty() || node.meta().custom.empty()) return;
+    const auto found = node.meta().custom.find(kFreeSymbols);
+    if (found == node.meta().custom.end() || !found->second.isList()) return;
+    for (const c10::IValue& symbol : found->second.toListRef()) {
+      const auto bound = symbol.isString() ? symbols_.find(symbol.toStringRef()) : symbols_.end();
+      if (bound != symbols_.end()) fn(bound->second);
+    }
+  }
+
+  // What each partition hands on, and who waits for whom. The order in which this is found is the order of outputs.
+  void FindCrossings() {
+    std::vector<bool> is_output(nodes_.size(), false);
+    absl::flat_hash_set<std::pair<int, int>> known;
+    const auto hand_on = [&](Position value, int to) {
+      const int from = partition_of_[value];
+      if (from == kNone || from == to) return;
+      if (!is_output[value]) partitions_[from].outputs.push_back(value);
+      is_output[value] = true;
+      if (to == kNone) return;
+      if (!dependences_.empty() && dependences_.back().from == from && dependences_.back().to == to) return;
+      if (!known.insert({from, to}).second) return;
+      dependences_.push_back({from, to, value});
+      partitions_[from].dependents.push_back(to);
+      ++partitions_[to].dependencies;
+    };
+    for (Position position = 0; position < nodes_.size(); ++position) {
+      const Node* node = nodes_[position];
+      const int to = partition_of_[position];
+      if (to == kNone && node->op() != Op::kOutput) continue;
+      if (to != kNone && IsStateNode(*node)) continue;
+      for (const Node* input : node->all_input_nodes()) {
+        const Position value = PositionOf(input);
+        if (partition_of_[value] == to) continue;
+        hand_on(value, to);
+        if (to != kNone) ForEachSymbol(*input, [&](Position symbol) { hand_on(symbol, to); });
+      }
+    }
+    FindInputs();
+  }
+
+  void FindInputs() {
+    std::vector<int> taken_by(nodes_.size(), kNone);
+    for (int index = 0; index < static_cast<int>(partitions_.size()); ++index) {
+      Partition& partition = partitions_[index];
+      const auto take = [&](Position value) {
+        if (partition_of_[value] == index || std::exchange(taken_by[value], index) == index) return;
+        (IsCopied(*nodes_[value]) ? partition.attributes : partition.inputs).push_back(value);
+      };
+      for (const Position position : partition.nodes) {
+        if (IsStateNode(*nodes_[position])) continue;
+        for (const Node* input : nodes_[position]->all_input_nodes()) {
+          const Position value = PositionOf(input);
+          if (partition_of_[value] == index) continue;
+          take(value);
+          ForEachSymbol(*input, take);
+        }
+      }
+    }
+  }
+
+  // Whether each partition has a get_attr of its own.
+  bool IsCopied(const Node& node) const {
+    if (node.op() != Op::kGetAttr) return false;
+    return options_.attributes == SplitOptions::Attributes::kCopy || module_.submodules().contains(std::string(node.path()));
+  }
+
+  absl::StatusOr<std::vector<int>> CallOrder(const SplitRegions& regions) const {
+    std::vector<int> in_order(partitions_.size());
+    for (std::size_t i = 0; i < in_order.size(); ++i) in_order[i] = static_cast<int>(i);
+    if (options_.keep_original_order) {
+      for (const Dependence& dependence : dependences_) {
+        if (dependence.from < dependence.to) continue;
+        return absl::FailedPreconditionError(absl::StrCat("the original order can't be kept: ", partitions_[dependence.to].name,
+                                                          " comes first but takes %", NodeAt(dependence.value)->name(), " from ",
+                                                          partitions_[dependence.from].name));
+      }
+      return in_order;
+    }
+    // As torch.fx: of the partitions that wait for nobody, the one that became so last.
+    std::vector<int> order;
+    std::vector<int> waits_for(partitions_.size());
+    std::vector<int> ready;
+    for (const int index : in_order) {
+      waits_for[index] = partitions_[index].dependencies;
+      if (waits_for[index] == 0) ready.push_back(index);
+    }
+    while (!ready.empty()) {
+      const int index = ready.back();
+      ready.pop_back();
+      order.push_back(index);
+      for (const int dependent : partitions_[index].dependents) {
+        if (--waits_for[dependent] == 0) ready.push_back(dependent);
+      }
+    }
+    if (order.size() != partitions_.size()) return CycleError(waits_for);
+    // A grad mode is not restored at the end of a partition, so that one which relies on the caller's would get another's. The
+    // original order, which regions guarantee to be possible, has them first.
+    return std::equal(regions.ambient_grad_mode.begin(), regions.ambient_grad_mode.end(), order.begin()) ? order : in_order;
+  }
+
+  absl::Status CycleError(const std::vector<int>& waits_for) const {
+    // Whoever waits still waits for another that does.
+    std::vector<int> visited_at(partitions_.size(), kNone);
+    std::vector<Dependence> steps;
+    int index = static_cast<int>(std::find_if(waits_for.begin(), waits_for.end(), [](int n) { return n > 0; }) - waits_for.begin());
+    while (visited_at[index] == kNone) {
+      visited_at[index] = static_cast<int>(steps.size());
+      const auto needed = std::find_if(dependences_.begin(), dependences_.end(),
+                                       [&](const Dependence& d) { return d.to == index && waits_for[d.from] > 0; });
+      CHECK(needed != dependences_.end()) << "the partition " << partitions_[index].name << " waits for none";
+      steps.push_back(*needed);
+      index = needed->from;
+    }
+    std::vector<std::string> texts;
+    for (std::size_t i = visited_at[index]; i < steps.size(); ++i) {
+      texts.push_back(absl::StrCat(partitions_[steps[i].to].name, " takes %", NodeAt(steps[i].value)->name(), " from ",
+                                   partitions_[steps[i].from].name));
+    }
+    return absl::FailedPreconditionError(absl::StrCat("the partitions depend on each other in a cycle: ", absl::StrJoin(texts, ", ")));
+  }
+
+  absl::Status NotFound(const Node& node) const {
+    return absl::NotFoundError(absl::StrCat(OpName(node.op()), " %", node.name(), ": the module has no \"", node.path(), "\""));
+  }
+
+  // Gives `to` what the node's path means in the input module, under `path`.
+  absl::Status Share(const Node& node, const std::string& path, GraphModule& to) const {
+    const std::string from(node.path());
+    if (node.op() == Op::kGetAttr) {
+      if (const auto attr = module_.attrs().find(from); attr != module_.attrs().end()) {
+        return to.attrs().contains(path) ? absl::OkStatus() : to.AddAttr(path, attr->second.value, attr->second.kind);
+      }
+    }
+    const auto submodule = module_.submodules().find(from);
+    if (submodule == module_.submodules().end()) return NotFound(node);
+    return to.submodules().contains(path) ? absl::OkStatus() : to.AddSubmodule(path, submodule->second);
+  }
+
+  void Record(const Partition& partition, const std::string& path, const Node& node) const {
+    if (options_.qualname_map != nullptr)
+      options_.qualname_map->emplace(absl::StrCat(partition.name, ".", path), std::string(node.path()));
+  }
+
+  // The path of a called module inside its partition: without dots, as in torch.fx, and not that of another module.
+  absl::StatusOr<std::string> ModulePath(const Node& node, const GraphModule& part) const {
+    const auto meant = module_.submodules().find(std::string(node.path()));
+    if (meant == module_.submodules().end()) return NotFound(node);
+    const std::string path = absl::StrReplaceAll(std::string(node.path()), {{".", "_"}});
+    for (int suffix = 0;; ++suffix) {
+      std::string candidate = suffix == 0 ? path : absl::StrCat(path, "_", suffix);
+      const auto known = part.submodules().find(candidate);
+      if (known == part.submodules().end()) return candidate;
+      const GraphModule::Submodule& other = known->second;
+      if (other.graph_module == meant->second.graph_module && other.callable == meant->second.callable) return candidate;
+    }
+  }
+
+  absl::StatusOr<std::shared_ptr<GraphModule>> BuildPartition(int index) {
+    const Partition& partition = partitions_[index];
+    auto part = std::make_shared<GraphModule>();
+    Graph& graph = part->graph();
+    const auto map = [this](Node* input) { return Argument(copies_[PositionOf(input)]); };
+
+    for (const Position position : partition.entered)
+      copies_[position] = CopyNode(*nodes_[position], nodes_[position]->target(), map, graph);
+    for (std::size_t i = 0; i < partition.inputs.size(); ++i) {
+      const Node* input = nodes_[partition.inputs[i]];
+      Node* placeholder = graph.Placeholder(options_.keep_original_input_names ? std::string(input->name()) : absl::StrCat("arg_", i));
+      placeholder->meta() = input->meta();
+      copies_[partition.inputs[i]] = placeholder;
+    }
+    for (const Position position : partition.attributes) {
+      const Node* node = nodes_[position];
+      const std::string path(node->path());
+      DDPOPT_RETURN_IF_ERROR(Share(*node, path, *part));
+      Record(partition, path, *node);
+      copies_[position] = CopyNode(*node, PathTarget{path}, map, graph);
+    }
+    for (const Position position : partition.nodes) {
+      const Node* node = nodes_[position];
+      if (node->op() != Op::kCallModule) {
+        copies_[position] = CopyNode(*node, node->target(), map, graph);
+        continue;
+      }
+      DDPOPT_ASSIGN_OR_RETURN(const std::string path, ModulePath(*node, *part));
+      DDPOPT_RETURN_IF_ERROR(Share(*node, path, *part));
+      Record(partition, path, *node);
+      copies_[position] = CopyNode(*node, PathTarget{path}, map, graph);
+    }
+    for (const Position position : partition.left) {
+      const Node* exit = exit_of_.at(position);
+      CopyNode(*exit, exit->target(), map, graph);
+    }
+
+    std::vector<Argument> results;
+    for (const Position position : partition.outputs) results.emplace_back(copies_[position]);
+    const bool bare = results.size() == 1 && !options_.tuple_return;
+    graph.Output(bare ? results[0] : Argument::Tuple(std::move(results)));
+    CopyModuleMeta(partition, *part);
+    return part;
+  }
+
+  template <typename Map>
+  Node* CopyNode(const Node& node, Target target, const Map& map, Graph& graph) const {
+    std::vector<Argument> args;
+    args.reserve(node.args().size());
+    for (const Argument& argument : node.args()) args.push_back(argument.Map(map));
+    Kwargs kwargs;
+    kwargs.reserve(node.kwargs().size());
+    for (const auto& [name, argument] : node.kwargs()) kwargs.emplace_back(name, argument.Map(map));
+    Node* copy = graph.CreateNode(node.op(), std::move(target), std::move(args), std::move(kwargs),
+                                  options_.keep_original_node_names ? absl::string_view(node.name()) : absl::string_view());
+    copy->meta() = node.meta();
+    return copy;
+  }
+
+  // The input's metadata. Which of its inputs are static is said in indices into the placeholders; an attribute that is passed in is
+  // static too.
+  void CopyModuleMeta(const Partition& partition, GraphModule& part) const {
+    part.meta() = module_.meta();
+    for (const auto& [key, placeholders] : static_inputs_) {
+      c10::List<int64_t> renumbered;
+      for (std::size_t i = 0; i < partition.inputs.size(); ++i) {
+        const Position input = partition.inputs[i];
+        if (nodes_[input]->op() == Op::kGetAttr || placeholders.contains(input)) renumbered.push_back(static_cast<int64_t>(i));
+      }
+      part.meta()[key] = renumbered;
+    }
+  }
+
+  void FindStaticInputs() {
+    for (const char* key : kStaticInputIndices) {
+      const auto found = module_.meta().find(key);
+      if (found == module_.meta().end() || !found->second.isList()) continue;
+      absl::flat_hash_set<int64_t> indices;
+      for (const c10::IValue& index : found->second.toListRef()) {
+        if (index.isInt()) indices.insert(index.toInt());
+      }
+      absl::flat_hash_set<Position>& placeholders = static_inputs_[key];
+      int64_t index = 0;
+      for (Position position = 0; position < nodes_.size(); ++position) {
+        if (nodes_[position]->op() == Op::kPlaceholder && indices.contains(index++)) placeholders.insert(position);
+      }
+    }
+  }
+
+  // From here on copies_ holds nodes of the outer graph.
+  absl::Status BuildOuter(const std::vector<int>& order, GraphModule& outer) {
+    Graph& graph = outer.graph();
+    copies_.assign(nodes_.size(), nullptr);
+    // torch.fx reads every attribute in the outer graph, also nested graphs that only submodules use.
+    const bool read_all = options_.attributes == SplitOptions::Attributes::kPass && (!options_.keep_original_order || order.empty());
+    for (Position position = 0; position < nodes_.size(); ++position) {
+      const Node* node = nodes_[position];
+      if (node->op() == Op::kPlaceholder) {
+        CopyPlaceholder(position, graph);
+      } else if (node->op() == Op::kGetAttr && read_all) {
+        DDPOPT_RETURN_IF_ERROR(ReadAttribute(position, outer));
+      }
+    }
+    c10::List<std::string> names;
+    for (const int index : order) {
+      const Partition& partition = partitions_[index];
+      names.push_back(partition.name);
+      std::vector<Argument> args;
+      for (const Position input : partition.inputs) {
+        if (copies_[input] == nullptr) DDPOPT_RETURN_IF_ERROR(ReadAttribute(input, outer));
+        args.emplace_back(copies_[input]);
+      }
+      TakeApart(partition, graph.CallModule(partition.name, std::move(args)), graph);
+    }
+    outer.meta()[kPartitionNames] = names;
+    const Node* output = module_.graph().output_node();
+    if (output == nullptr) return absl::OkStatus();
+    for (const Node* input : output->all_input_nodes()) {
+      const Position position = PositionOf(input);
+      if (copies_[position] == nullptr) DDPOPT_RETURN_IF_ERROR(ReadAttribute(position, outer));
+    }
+    graph.CopyNode(*output, [this](Node* input) { return Argument(copies_[PositionOf(input)]); });
+    return absl::OkStatus();
+  }
+
+  void CopyPlaceholder(Position position, Graph& graph) {
+    const Node* node = nodes_[position];
+    std::vector<Argument> defaults;
+    for (const Argument& argument : node->args()) defaults.push_back(argument);
+    const std::string target(options_.keep_original_node_names ? std::string(node->name()) : std::string(node->path()));
+    copies_[position] = graph.CreateNode(Op::kPlaceholder, PathTarget{target}, std::move(defaults));
+    copies_[position]->meta() = node->meta();
+  }
+
+  absl::Status ReadAttribute(Position position, GraphModule& outer) {
+    const Node* node = nodes_[position];
+    CHECK(node->op() == Op::kGetAttr) << "%" << node->name() << " has no value in the outer graph";
+    const std::string path(node->path());
+    DDPOPT_RETURN_IF_ERROR(Share(*node, path, outer));
+    copies_[position] = outer.graph().GetAttr(path);
+    copies_[position]->meta() = node->meta();
+    return absl::OkStatus();
+  }
+
+  // Gives each output of a partition its node in the outer graph.
+  void TakeApart(const Partition& partition, Node* call, Graph& graph) {
+    const auto set = [this](Position position, Node* value) {
+      value->meta() = nodes_[position]->meta();
+      value->meta().type_expr.clear();
+      copies_[position] = value;
+    };
+    if (partition.outputs.size() == 1 && !options_.tuple_return) {
+      set(partition.outputs[0], call);
+      return;
+    }
+    for (std::size_t i = 0; i < partition.outputs.size(); ++i) {
+      const c10::IValue index(static_cast<int64_t>(i));
+      set(partition.outputs[i], graph.CreateNode(Op::kCallFunction, OpaqueTarget{"operator.getitem"}, {call, index}));
+    }
+  }
+
+  const GraphModule& module_;
+  const SplitOptions& options_;
+  std::vector<const Node*> nodes_;
+  absl::flat_hash_map<const Node*, Position> positions_;
+  std::vector<int> partition_of_;
+  std::vector<Partition> partitions_;  // in the order of their first nodes
+  std::vector<Dependence> dependences_;
+  absl::flat_hash_map<Position, const Node*> exit_of_;
+  absl::flat_hash_map<std::string, Position> symbols_;
+  std::map<std::string, absl::flat_hash_set<Position>> static_inputs_;  // by the metadata's key: placeholders
+  std::vector<Node*> copies_;                                           // in the graph that is being built
+};
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<GraphModule>> SplitModule(const GraphModule& module, absl::FunctionRef<int(const Node*)> partition_of) {
-  Partitions partitions;
-  absl::flat_hash_map<const Node*, int> id_of;
-  for (const Node* node : module.graph().nodes()) {
-    if (!IsComputed(node)) continue;
-    const int id = partition_of(node);
-    if (id < 0) return absl::InvalidArgumentError(absl::StrCat("%", node->name(), " was given the partition ", id, "; ids must not be negative"));
-    id_of[node] = id;
-    partitions[id].nodes.push_back(node);
-  }
-  for (const Node* node : module.graph().nodes()) {
-    if (!IsComputed(node) && node->op() != Op::kOutput) continue;
-    const auto own = id_of.find(node);
-    for (const Node* input : node->all_input_nodes()) {
-      if (input->op() == Op::kGetAttr) continue;
-      const auto from = id_of.find(input);
-      if (own != id_of.end()) {
-        if (from != id_of.end() && from->second == own->second) continue;
-        partitions[own->second].inputs.Add(input);
-        if (from != id_of.end()) partitions[own->second].depends_on.insert(from->second);
-      }
-      if (from != id_of.end()) partitions[from->second].outputs.Add(input);
-    }
-  }
-  DDPOPT_ASSIGN_OR_RETURN(const std::vector<int> order, TopologicalOrder(partitions));
-
-  auto outer = std::make_shared<GraphModule>();
-  outer->meta() = module.meta();
-  absl::flat_hash_map<const Node*, Node*> values;
-  for (const Node* node : module.graph().nodes()) {
-    if (node->op() == Op::kPlaceholder) values[node] = outer->graph().CopyNode(*node, [](Node* n) { return Argument(n); });
-  }
-  for (const int id : order) {
-    const Partition& partition = partitions.at(id);
-    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<GraphModule> sub, BuildSubmodule(module, partition));
-    const std::string path = absl::StrCat("submod_", id);
-    DDPOPT_RETURN_IF_ERROR(outer->AddSubmodule(path, GraphModule::Submodule{std::move(sub), nullptr}));
-    std::vector<Argument> args;
-    for (const Node* input : partition.inputs.nodes()) args.emplace_back(values.at(input));
-    Node* call = outer->graph().CallModule(path, std::move(args));
-    const std::vector<const Node*>& outputs = partition.outputs.nodes();
-    if (outputs.size() == 1) {
-      call->meta() = outputs[0]->meta();
-      values[outputs[0]] = call;
-      continue;
-    }
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      Node* item = outer->graph().CreateNode(Op::kCallFunction, OpaqueTarget{"operator.getitem"},
-                                             {call, c10::IValue(static_cast<int64_t>(i))}, {}, "getitem");
-      item->meta() = outputs[i]->meta();
-      values[outputs[i]] = item;
-    }
-  }
-  if (const Node* output = module.graph().output_node(); output != nullptr) {
-    for (const Node* input : output->all_input_nodes()) {
-      if (input->op() != Op::kGetAttr) continue;
-      DDPOPT_RETURN_IF_ERROR(ShareTarget(module, input, *outer));
-      values[input] = outer->graph().CopyNode(*input, [](Node* n) { return Argument(n); });
-    }
-    outer->graph().CopyNode(*output, [&](Node* input) { return Argument(values.at(input)); });
-  }
-  DDPOPT_RETURN_IF_ERROR(outer->Lint());
-  return outer;
+absl::StatusOr<std::shared_ptr<GraphModule>> SplitModule(const GraphModule& module, absl::FunctionRef<int(const Node*)> partition,
+                                                         const SplitOptions& options) {
+  return Splitter(module, options).Run(partition);
 }
 
 }  // namespace ddpopt::fx

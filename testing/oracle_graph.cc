@@ -268,7 +268,9 @@ class Reader {
     if (view.is_array()) {
       std::vector<c10::IValue> elements;
       for (std::size_t i = 0; i < view.size(); ++i) {
-        DDPOPT_ASSIGN_OR_RETURN(c10::IValue element, ReadValue(view[i], symbolic));
+        std::string symbolic_element;
+        DDPOPT_ASSIGN_OR_RETURN(c10::IValue element, ReadValue(view[i], &symbolic_element));
+        if (!symbolic_element.empty()) absl::StrAppend(symbolic, symbolic->empty() ? "" : "; ", symbolic_element);
         elements.push_back(std::move(element));
       }
       return c10::IValue(c10::ivalue::Tuple::create(std::move(elements)));
@@ -306,7 +308,10 @@ class Reader {
       return absl::OkStatus();
     };
     DDPOPT_RETURN_IF_ERROR(read(sizes, &meta.sizes));
+    const bool symbolic_sizes = std::exchange(is_symbolic, false);
     DDPOPT_RETURN_IF_ERROR(read(strides, &meta.strides));
+    const bool symbolic_strides = is_symbolic;
+    is_symbolic |= symbolic_sizes;
     if (view.Has("nb")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView bytes, view.At("nb"));
       if (bytes.is_string()) {
@@ -318,9 +323,13 @@ class Reader {
       DDPOPT_ASSIGN_OR_RETURN(meta.storage_nbytes, fx::MinimumStorageBytes(meta));
     }
     if (is_symbolic) {
-      std::vector<std::string> texts;
-      for (std::size_t i = 0; i < sizes.size(); ++i) texts.push_back(sizes[i].is_string() ? sizes[i].value().text : sizes[i].Excerpt());
-      *symbolic = absl::StrCat(fx::DtypeName(meta.dtype), "[", absl::StrJoin(texts, ", "), "]");
+      const auto text = [](const JsonView& list) {
+        std::vector<std::string> texts;
+        for (std::size_t i = 0; i < list.size(); ++i) texts.push_back(list[i].is_string() ? list[i].value().text : list[i].Excerpt());
+        return absl::StrJoin(texts, ", ");
+      };
+      *symbolic = absl::StrCat(fx::DtypeName(meta.dtype), "[", text(sizes), "]");
+      if (symbolic_strides) absl::StrAppend(symbolic, " strides [", text(strides), "]");
       return c10::IValue();
     }
     absl::StatusOr<at::Tensor> tensor = fx::HollowTensor(meta);

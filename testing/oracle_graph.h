@@ -11,7 +11,7 @@
 // - call_function: an operator of the dispatcher ("aten.relu.default") is an OperatorTarget, a name without dots ("cond") a
 //   HigherOrderTarget, and everything else an OpaqueTarget whose text is what str(graph) prints ("operator.add", "torch._C._nn.linear");
 // - a value's recorded form is meta().val: a hollow tensor (fx_graph/tensor_meta.h) on the CPU with the recorded storage size, a tuple of
-//   such, an int; a symbolic one leaves val None and its text in meta().custom["symbolic"];
+//   such, an int; a symbolic one leaves val None and its text in meta().custom["symbolic"], of several one after another ("; ");
 // - placeholders of the "dynamo" form have the type_expr that Dynamo gives them;
 // - parameters and buffers of get_attr nodes are attributes, nested graphs of get_attr nodes ("subgraph") are submodules under their target;
 // - a call_module's module is a submodule with the recorded parameters as attributes and a graph whose one call has the opaque target

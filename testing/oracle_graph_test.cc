@@ -123,6 +123,17 @@ TEST(OracleGraph, SymbolicValuesKeepTheirText) {
   EXPECT_EQ(Find(oracle.module->graph(), "s77")->meta().type_expr, "torch.SymInt");
 }
 
+TEST(OracleGraph, EverySymbolOfAValueIsInItsText) {
+  const auto oracle = ParseOracleGraph(R"({"model": "m", "form": "dynamo", "graph": 0, "nodes": [
+      {"n": "x", "op": "placeholder", "t": "x", "m": {"d": "f32", "s": [8, "4"], "st": ["s3", 1], "nb": "4*s77*s3"}},
+      {"n": "y", "op": "call_method", "t": "split", "a": [{"n": "x"}, 2],
+       "m": [{"d": "f32", "s": ["u0"], "st": [1], "nb": 8}, {"repr": "2*s77"}]}]})");
+  ASSERT_THAT(oracle, IsOk());
+  const auto text = [&](const char* name) { return Find(oracle->module->graph(), name)->meta().custom.at("symbolic").toStringRef(); };
+  EXPECT_EQ(text("x"), "torch.float32[8, 4] strides [s3, 1]");
+  EXPECT_EQ(text("y"), "torch.float32[u0]; 2*s77");
+}
+
 TEST(OracleGraph, ConstantsOfEveryKind) {
   const auto oracle = ParseOracleGraph(R"({"model": "m", "form": "dynamo", "graph": 0, "nodes": [
       {"n": "x", "op": "placeholder", "t": "x"},

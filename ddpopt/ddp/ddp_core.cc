@@ -12,6 +12,7 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/logging.h"
 #include "base/status.h"
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/InferenceMode.h"
@@ -126,7 +127,14 @@ absl::StatusOr<BucketOptions> MakeBucketOptions(const DdpOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("first_bucket_cap_mb (", *options.first_bucket_cap_mb, ") is above bucket_cap_mb (", cap, ")"));
   }
+  for (std::size_t i = 0; i < options.bucket_cap_mb_list.size(); ++i) {
+    const std::string name = absl::StrCat("bucket_cap_mb_list[", i, "]");
+    DDPOPT_ASSIGN_OR_RETURN(const absl::optional<int64_t> cap, CapBytes(name.c_str(), options.bucket_cap_mb_list[i]));
+    result.bucket_cap_bytes_list.push_back(*cap);
+  }
+  result.bucket_ends = options.bucket_ends;
   result.ignored_parameters.insert(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end());
+  DDPOPT_RETURN_IF_ERROR(CheckBucketOptions(result));
   return result;
 }
 
@@ -361,7 +369,9 @@ absl::StatusOr<std::unique_ptr<DdpCore>> DdpCore::Create(std::shared_ptr<torch::
     for (const NamedTensor& buffer : state->buffers) lines.push_back(Describe("buffer", buffer));
     const auto cap = [](absl::optional<double> mb) { return mb.has_value() ? absl::StrCat(*mb) : std::string("default"); };
     lines.push_back(absl::StrCat("options: bucket_cap_mb ", cap(state->options.bucket_cap_mb), ", first_bucket_cap_mb ",
-                                 cap(state->options.first_bucket_cap_mb), ", init_sync ", BoolText(state->options.init_sync)));
+                                 cap(state->options.first_bucket_cap_mb), ", bucket_cap_mb_list [",
+                                 absl::StrJoin(state->options.bucket_cap_mb_list, ", "), "], bucket_ends [",
+                                 absl::StrJoin(state->options.bucket_ends, ", "), "], init_sync ", BoolText(state->options.init_sync)));
   }
   absl::Status status = CompareBetweenRanks(state->group, "the models given to DistributedDataParallel", local, lines);
   if (status.ok() && state->options.init_sync) status = state->BroadcastFromRank0();
@@ -527,6 +537,10 @@ void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerFor
   const absl::Status status = CompareBetweenRanks(group, "the bucket tables", local, lines);
   TORCH_CHECK(status.ok(), "DistributedDataParallel on rank ", group.rank(),
               ", first forward with gradients: ", std::string(status.message()));
+
+  if (group.rank() == 0) {
+    for (const std::string& warning : optimized.assignment.warnings) LOG(WARNING) << "DistributedDataParallel: " << warning;
+  }
 
   input_guards.clear();
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -27,6 +27,10 @@ struct DdpOptions {
   // MiB; see BucketOptions for the defaults and the relation between the two.
   absl::optional<double> bucket_cap_mb;
   absl::optional<double> first_bucket_cap_mb;
+  // MiB for each bucket, in the order of reduction, instead of the two above; the last one holds for all that follow.
+  std::vector<double> bucket_cap_mb_list;
+  // Instead of caps, where buckets end: see BucketOptions::bucket_ends.
+  std::vector<std::string> bucket_ends;
   bool init_sync = true;                          // broadcast parameters and buffers of rank 0 at creation
   std::vector<std::string> parameters_to_ignore;  // qualified names, of buffers too; never compared, broadcast or reduced
   // The one CUDA device of the module, if its inputs are to be moved there: by a side stream, beside the work of the current one. Empty: they

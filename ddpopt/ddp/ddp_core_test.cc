@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "absl/strings/str_join.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/distributed/process_group.h"
@@ -292,17 +293,19 @@ TEST(Buckets, AreCutAtTheCap) {
   }
 }
 
+// x a, relu, x b, relu, ... of 64 bytes each.
+struct FourImpl : torch::nn::Module {
+  FourImpl() {
+    for (int i = 0; i < 4; ++i) w.push_back(register_parameter(std::string(1, static_cast<char>('a' + i)), at::ones({4, 4}).div(8)));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const at::Tensor& weight : w) x = at::relu(at::mm(x, weight));
+    return x;
+  }
+  std::vector<at::Tensor> w;
+};
+
 TEST(Buckets, FirstCapHoldsForTheFirstReducedBucketOnly) {
-  struct FourImpl : torch::nn::Module {
-    FourImpl() {
-      for (int i = 0; i < 4; ++i) w.push_back(register_parameter(std::string(1, static_cast<char>('a' + i)), at::ones({4, 4}).div(8)));
-    }
-    at::Tensor forward(at::Tensor x) {
-      for (const at::Tensor& weight : w) x = at::relu(at::mm(x, weight));
-      return x;
-    }
-    std::vector<at::Tensor> w;
-  };
   DdpOptions options;
   options.bucket_cap_mb = 65 * kByte;
   options.first_bucket_cap_mb = 64 * kByte;
@@ -313,6 +316,28 @@ TEST(Buckets, FirstCapHoldsForTheFirstReducedBucketOnly) {
   EXPECT_THAT(buckets[0].parameters, ElementsAre("d"));
   EXPECT_THAT(buckets[1].parameters, ElementsAre("c", "b"));
   EXPECT_THAT(buckets[2].parameters, ElementsAre("a"));
+}
+
+TEST(Buckets, HaveCapsOfTheirOwnOrEndWhereTheUserSays) {
+  const auto parameters = [](const DdpOptions& options) {
+    auto ddp = Wrap(std::make_shared<FourImpl>(), options);
+    ddp->forward(Batch()).sum().backward();
+    std::vector<std::string> result;
+    for (const auto& bucket : ddp->core().reducer_buckets()) result.push_back(absl::StrJoin(bucket.parameters, " "));
+    return result;
+  };
+  DdpOptions list;
+  list.bucket_cap_mb_list = {65 * kByte, 64 * kByte};
+  EXPECT_THAT(parameters(list), ElementsAre("d c", "b", "a"));
+  DdpOptions ends;
+  ends.bucket_ends = {"a", "parameter:c"};
+  EXPECT_THAT(parameters(ends), ElementsAre("d", "c b", "a"));
+
+  list.bucket_cap_mb = 1;
+  EXPECT_THAT(Refused(Net(), list), HasSubstr("bucket_cap_bytes_list"));
+  list.bucket_cap_mb.reset();
+  list.bucket_cap_mb_list = {1, -2};
+  EXPECT_THAT(Refused(Net(), list), AllOf(HasSubstr("bucket_cap_mb_list[1]"), HasSubstr("-2")));
 }
 
 TEST(Buckets, OfMixedDtypesAreSplitForTheReducer) {

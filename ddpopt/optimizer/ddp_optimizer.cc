@@ -24,10 +24,17 @@ absl::StatusOr<OptimizedModule> OptimizeDdp(std::shared_ptr<const fx::GraphModul
   OptimizedModule optimized;
   DDPOPT_ASSIGN_OR_RETURN(optimized.assignment, AssignBuckets(*module, options));
   const auto& bucket_of = optimized.assignment.bucket_of;
-  DDPOPT_ASSIGN_OR_RETURN(optimized.module, fx::SplitModule(*module, [&](const fx::Node* node) {
-                            const auto found = bucket_of.find(node);
-                            return found == bucket_of.end() ? -1 : found->second;
-                          }));
+  // Pieces have their own parameters, and errors speak of nodes by the names that the user's graph has for them.
+  fx::SplitOptions split;
+  split.attributes = fx::SplitOptions::Attributes::kCopy;
+  split.keep_original_node_names = true;
+  DDPOPT_ASSIGN_OR_RETURN(optimized.module, fx::SplitModule(
+                                                *module,
+                                                [&](const fx::Node* node) {
+                                                  const auto found = bucket_of.find(node);
+                                                  return found == bucket_of.end() ? -1 : found->second;
+                                                },
+                                                split));
   SubmodCompiler compiler(optimized.module, mode, compile);
   DDPOPT_RETURN_IF_ERROR(compiler.Compile(example_inputs));
   return optimized;

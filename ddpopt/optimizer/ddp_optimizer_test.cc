@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "interpreter/interpreter.h"
 #include "testing/calls.h"
+#include "testing/tensors.h"
 
 namespace ddpopt {
 namespace {
@@ -22,16 +23,11 @@ using c10::IValue;
 using fx::Argument;
 using fx::Node;
 using testing::FindOperator;
+using testing::Ramp;
 using Kind = fx::GraphModule::AttrKind;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-at::Tensor Ramp(at::IntArrayRef sizes) {
-  int64_t numel = 1;
-  for (int64_t size : sizes) numel *= size;
-  return at::sin(at::arange(numel, at::kFloat)).reshape(sizes);
-}
 
 void AddAttr(fx::GraphModule& gm, const std::string& path, at::Tensor value, Kind kind) {
   ASSERT_TRUE(gm.AddAttr(path, std::move(value), kind).ok());
@@ -169,7 +165,9 @@ TEST(SeedCase, IsRefusedWithoutThePush) {
   const auto assignment = AssignBuckets(*gm, Cap(130));
   ASSERT_TRUE(assignment.ok());
   const auto compile = [&](bool push) {
-    auto outer = fx::SplitModule(*gm, [&](const Node* node) { return assignment->bucket_of.at(node); });
+    fx::SplitOptions split;
+    split.attributes = fx::SplitOptions::Attributes::kCopy;
+    auto outer = fx::SplitModule(*gm, [&](const Node* node) { return assignment->bucket_of.at(node); }, split);
     EXPECT_TRUE(outer.ok());
     SubmodCompilerOptions options;
     options.push_fake_mode = push;
