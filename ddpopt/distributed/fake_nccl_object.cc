@@ -1,5 +1,5 @@
 // An NCCL object as far as a program can see, for tests without CUDA. FAKE_NCCL_DEVICES is its number of devices; "-" stands for a machine
-// without a driver, "old" for headers of another NCCL.
+// without a driver, "old" for one device and headers of another NCCL.
 
 #include <cstdlib>
 #include <string>
@@ -33,14 +33,14 @@ std::string Check() { return Variable("FAKE_NCCL_DEVICES") == "old" ? "it was co
 int DeviceCount() {
   const std::string devices = Variable("FAKE_NCCL_DEVICES");
   TORCH_CHECK(devices != "-", "Found no NVIDIA driver on your system.\nMore lines.");
-  return std::stoi(devices);
+  return devices == "old" ? 1 : std::stoi(devices);
 }
 
 c10::intrusive_ptr<c10d::Backend> MakeBackend(const NcclBackendRequest& request) {
   return c10::make_intrusive<FakeNccl>(request.rank, request.world_size);
 }
 
-constexpr NcclObject kObject = {&Check, &DeviceCount, &MakeBackend};
+constexpr NcclObject kObject = {&DeviceCount, &Check, &MakeBackend};
 
 }  // namespace
 }  // namespace ddpopt

@@ -20,7 +20,7 @@ namespace ddpopt {
 namespace {
 
 std::string Check() {
-  // LibTorch asks for CUDA's hooks once, and stays without CUDA if libtorch_cuda.so was not there yet.
+  // LibTorch asks for CUDA's hooks once, and stays without CUDA if libtorch_cuda.so was not there yet. (Without devices, there is none anyway.)
   if (!at::detail::getCUDAHooks().hasCUDA()) {
     return "LibTorch was asked for CUDA (by manual_seed, for one) before libtorch_cuda.so was loaded, and does without since then; call "
            "InitProcessGroup first, or link the program with --config=cuda or to libtorch_cuda.so";
@@ -42,7 +42,7 @@ c10::intrusive_ptr<c10d::Backend> MakeBackend(const NcclBackendRequest& request)
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(request.store, request.rank, request.world_size, std::move(options));
 }
 
-constexpr NcclObject kObject = {&Check, &DeviceCount, &MakeBackend};
+constexpr NcclObject kObject = {&DeviceCount, &Check, &MakeBackend};
 
 }  // namespace
 }  // namespace ddpopt

@@ -150,8 +150,6 @@ absl::StatusOr<const NcclObject*> LoadNcclObject(const std::vector<std::string>&
   if (get == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, " does not export ", kNcclObjectFunction, "()"));
   const NcclObject* object = get();
   try {
-    const std::string wrong = object->check();
-    if (!wrong.empty()) return absl::FailedPreconditionError(absl::StrCat("can't use ", path, ": ", wrong));
     const int devices = object->device_count();
     if (local_rank >= devices) {
       const std::string visible = Variable("CUDA_VISIBLE_DEVICES");
@@ -160,6 +158,8 @@ absl::StatusOr<const NcclObject*> LoadNcclObject(const std::vector<std::string>&
                                                      visible.empty() ? "" : absl::StrCat(" (CUDA_VISIBLE_DEVICES=", visible, ")"),
                                                      "; NCCL needs one for each rank of a machine"));
     }
+    const std::string wrong = object->check();
+    if (!wrong.empty()) return absl::FailedPreconditionError(absl::StrCat("can't use ", path, ": ", wrong));
   } catch (const std::exception& e) {
     return absl::FailedPreconditionError(absl::StrCat("no CUDA device can be used: ", FirstLine(ExceptionMessage(e)), DriverNote()));
   }

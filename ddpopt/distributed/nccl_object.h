@@ -26,10 +26,10 @@ struct NcclBackendRequest {
 };
 
 struct NcclObject {
-  // What keeps this object from working with the LibTorch that it was loaded beside; empty if nothing.
-  std::string (*check)();
   // The number of CUDA devices, at least one. Throws c10::Error that says why there is none.
   int (*device_count)();
+  // Where there are devices: what keeps this object from working with the LibTorch that it was loaded beside; empty if nothing.
+  std::string (*check)();
   // Throws what c10d throws.
   c10::intrusive_ptr<c10d::Backend> (*make_backend)(const NcclBackendRequest& request);
 };
