@@ -1,9 +1,12 @@
-// Runs graph_opt as a user would.
+// Runs graph_opt as a user would: mostly within this process, and twice as a program.
 
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "testing/matchers.h"
+#include "tools/graph_opt_run.h"
 
 namespace ddpopt {
 namespace {
@@ -46,15 +50,42 @@ std::string Content(const std::string& path) {
   return content.ok() ? *content : "";
 }
 
-Result RunTool(const std::string& arguments, const std::string& environment = "") {
+// Words are separated by blanks.
+Result RunTool(const std::string& arguments) {
+  std::ostringstream out, err;
+  Result result;
+  result.status = RunGraphOpt(absl::StrSplit(arguments, ' ', absl::SkipEmpty()), out, err);
+  result.out = out.str();
+  result.err = err.str();
+  return result;
+}
+
+// The program itself, through the shell.
+Result RunProgram(const std::string& arguments) {
   const std::string out = TempPath("stdout"), err = TempPath("stderr");
-  const int status = std::system(absl::StrCat(environment, " tools/graph_opt ", arguments, " >", out, " 2>", err).c_str());
+  const int status = std::system(absl::StrCat("tools/graph_opt ", arguments, " >", out, " 2>", err).c_str());
   Result result;
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   result.out = Content(out);
   result.err = Content(err);
   return result;
 }
+
+// Sets a variable of the environment until the end of the scope.
+class ScopedVariable {
+ public:
+  ScopedVariable(std::string name, const std::string& value) : name_(std::move(name)) {
+    const char* old = std::getenv(name_.c_str());
+    had_ = old != nullptr;
+    if (had_) old_ = old;
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~ScopedVariable() { had_ ? setenv(name_.c_str(), old_.c_str(), 1) : unsetenv(name_.c_str()); }
+
+ private:
+  std::string name_, old_;
+  bool had_ = false;
+};
 
 std::string GraphFile(const std::string& content = kGraph, const std::string& name = "graph.txt") {
   const std::string path = TempPath(name);
@@ -75,7 +106,7 @@ TEST(GraphOpt, PrintsWhatItRead) {
 }
 
 TEST(GraphOpt, RunsPassesAndReports) {
-  const Result result = RunTool("--passes=dead_code --json --timing --print_after_change='*' " + GraphFile());
+  const Result result = RunTool("--passes=dead_code --json --timing --print_after_change=* " + GraphFile());
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_THAT(result.out, ::testing::Not(HasSubstr("%dead")));
   EXPECT_THAT(result.err, HasSubstr("dead_code"));
@@ -116,14 +147,15 @@ TEST(GraphOpt, ReadsRecordedGraphs) {
 }
 
 TEST(GraphOpt, ReadsStandardInput) {
-  const Result result = RunTool(absl::StrCat("--format=text - <", GraphFile()));
+  const Result result = RunProgram(absl::StrCat("--format=text - <", GraphFile()));
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.out, kGraph);
 }
 
 TEST(GraphOpt, RelativePathsStartWhereItWasCalled) {
   GraphFile();
-  const Result result = RunTool("--output=copy.txt graph.txt", absl::StrCat("BUILD_WORKING_DIRECTORY=", ::testing::TempDir()));
+  const ScopedVariable variable("BUILD_WORKING_DIRECTORY", ::testing::TempDir());
+  const Result result = RunTool("--output=copy.txt graph.txt");
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(Content(TempPath("copy.txt")), kGraph);
 }
@@ -147,9 +179,13 @@ TEST(GraphOpt, Draws) {
   std::ofstream(folder + "/dot") << "#!/bin/sh\necho '<svg>'; cat >/dev/null\n";
   chmod((folder + "/dot").c_str(), 0755);
   const std::string svg = TempPath("graph.svg");
-  EXPECT_EQ(RunTool(absl::StrCat("--print=none --svg=", svg, " ", GraphFile()), absl::StrCat("PATH=", folder, ":$PATH")).status, 0);
-  EXPECT_EQ(Content(svg), "<svg>\n");
-  const Result missing = RunTool(absl::StrCat("--print=none --svg=", svg, " ", GraphFile()), "PATH=/nowhere");
+  {
+    const ScopedVariable path("PATH", absl::StrCat(folder, ":/bin:/usr/bin"));
+    EXPECT_EQ(RunTool(absl::StrCat("--print=none --svg=", svg, " ", GraphFile())).status, 0);
+    EXPECT_EQ(Content(svg), "<svg>\n");
+  }
+  const ScopedVariable path("PATH", "/nowhere");
+  const Result missing = RunTool(absl::StrCat("--print=none --svg=", svg, " ", GraphFile()));
   EXPECT_EQ(missing.status, 1);
   EXPECT_THAT(missing.err, HasSubstr("apt-get install graphviz"));
 }
@@ -199,7 +235,9 @@ TEST(GraphOpt, UnknownPassesAreNamed) {
 }
 
 TEST(GraphOpt, HelpAndTheListOfPasses) {
-  EXPECT_THAT(RunTool("--help").out, HasSubstr("--reproducer=FILE"));
+  const Result help = RunProgram("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("--reproducer=FILE"));
   EXPECT_THAT(RunTool("--list_passes").out, HasSubstr("dead_code: "));
 }
 
