@@ -1,7 +1,6 @@
 #include "testing/oracle_graph.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "ATen/core/dispatch/Dispatcher.h"
@@ -16,6 +15,7 @@
 #include "c10/core/Device.h"
 #include "fx_graph/constants.h"
 #include "fx_graph/tensor_meta.h"
+#include "fx_graph/text/json_constants.h"
 #include "fx_graph/text/json_view.h"
 #include "fx_graph/words.h"
 
@@ -136,24 +136,13 @@ class Reader {
   }
 
   absl::StatusOr<Argument> ReadArgument(const JsonView& view) {
-    switch (view.kind()) {
-      case JsonView::Kind::kNull:
-        return Argument();
-      case JsonView::Kind::kBool:
-        return Argument(c10::IValue(view.value().boolean));
-      case JsonView::Kind::kInt:
-        return Argument(c10::IValue(view.value().integer));
-      case JsonView::Kind::kFloat:
-        if (!view.value().text.empty()) return view.Expected("an integer of 64 bits");
-        return Argument(c10::IValue(view.value().number));
-      case JsonView::Kind::kString:
-        return Argument(c10::IValue(view.value().text));
-      case JsonView::Kind::kArray: {
-        DDPOPT_ASSIGN_OR_RETURN(std::vector<Argument> elements, ReadArguments(view));
-        return Argument::List(std::move(elements));
-      }
-      case JsonView::Kind::kObject:
-        break;
+    if (view.is_array()) {
+      DDPOPT_ASSIGN_OR_RETURN(std::vector<Argument> elements, ReadArguments(view));
+      return Argument::List(std::move(elements));
+    }
+    if (!view.is_object()) {
+      DDPOPT_ASSIGN_OR_RETURN(c10::IValue scalar, fx::JsonScalar(view));
+      return Argument(std::move(scalar));
     }
     if (view.size() != 1) return view.Expected("an object with one key");
     const std::string& key = view.KeyAt(0);
@@ -187,14 +176,16 @@ class Reader {
       return Argument::Dict(std::move(elements));
     }
     if (key == "f") {
-      DDPOPT_ASSIGN_OR_RETURN(const double number, ReadFloat(view));
+      DDPOPT_ASSIGN_OR_RETURN(const double number, fx::JsonFloat(view, "f"));
       return Argument(c10::IValue(number));
     }
     if (key == "c") {
-      if (!value.is_array() || value.size() != 2) return value.Expected("a real and an imaginary part");
-      DDPOPT_ASSIGN_OR_RETURN(const double real, ReadFloat(value[0]));
-      DDPOPT_ASSIGN_OR_RETURN(const double imaginary, ReadFloat(value[1]));
-      return Argument(c10::IValue(c10::complex<double>(real, imaginary)));
+      DDPOPT_ASSIGN_OR_RETURN(const c10::complex<double> number, fx::JsonComplex(value, "f"));
+      return Argument(c10::IValue(number));
+    }
+    if (key == "device") {
+      DDPOPT_ASSIGN_OR_RETURN(const c10::Device device, fx::JsonDevice(value));
+      return Argument(c10::IValue(device));
     }
     if (key == "ellipsis") return Argument(fx::EllipsisConstant());
     if (key == "dtype") {
@@ -209,11 +200,6 @@ class Reader {
       return Argument(fx::OpaqueConstant(std::move(text)));
     }
     DDPOPT_ASSIGN_OR_RETURN(const std::string text, value.AsString());
-    if (key == "device") {
-      c10::IValue device;
-      if (fx::ClassifyWord(text, &device) != fx::WordKind::kDevice) return value.Expected("a device");
-      return Argument(std::move(device));
-    }
     if (key == "mf") {
       c10::MemoryFormat format;
       if (!fx::MemoryFormatFromName(absl::StrCat("torch.", absl::StripPrefix(text, "torch.")), &format)) return value.Expected("a memory format");
@@ -235,18 +221,6 @@ class Reader {
       arguments.push_back(std::move(argument));
     }
     return arguments;
-  }
-
-  // A number, or {"f": "inf"}.
-  absl::StatusOr<double> ReadFloat(const JsonView& view) {
-    if (view.kind() == JsonView::Kind::kInt) return static_cast<double>(view.value().integer);
-    if (view.kind() == JsonView::Kind::kFloat) return view.value().number;
-    if (view.is_object() && view.size() == 1 && view.KeyAt(0) == "f" && view[0].is_string()) {
-      const std::string& text = view[0].value().text;
-      if (text == "inf" || text == "-inf") return (text[0] == '-' ? -1 : 1) * std::numeric_limits<double>::infinity();
-      if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-    }
-    return view.Expected("a number");
   }
 
   // A node's value: {d, s, st, nb}, a list of such, or what a symbolic integer looked like.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -22,8 +21,8 @@
 #include "fx_graph/constants.h"
 #include "fx_graph/format.h"
 #include "fx_graph/tensor_meta.h"
+#include "fx_graph/text/json_constants.h"
 #include "fx_graph/text/json_view.h"
-#include "fx_graph/words.h"
 #include "nlohmann/json.hpp"
 
 namespace ddpopt::fx {
@@ -503,7 +502,7 @@ class Reader {
       const JsonView view = storages[i];
       DDPOPT_RETURN_IF_ERROR(view.ExpectKeys({"device", "nbytes", "data"}));
       DDPOPT_ASSIGN_OR_RETURN(const JsonView device, view.At("device"));
-      DDPOPT_ASSIGN_OR_RETURN(entries[i].device, Device(device));
+      DDPOPT_ASSIGN_OR_RETURN(entries[i].device, JsonDevice(device));
       DDPOPT_ASSIGN_OR_RETURN(entries[i].nbytes, view.Int("nbytes"));
       if (entries[i].nbytes < 0) return view.Error("a storage can't have ", entries[i].nbytes, " bytes");
       if (!view.Has("data")) continue;
@@ -758,42 +757,24 @@ class Reader {
   }
 
   absl::StatusOr<c10::IValue> Constant(const JsonView& view) {
-    switch (view.kind()) {
-      case JsonView::Kind::kNull:
-        return c10::IValue();
-      case JsonView::Kind::kBool:
-        return c10::IValue(view.value().boolean);
-      case JsonView::Kind::kInt:
-        return c10::IValue(view.value().integer);
-      case JsonView::Kind::kFloat:
-        if (!view.value().text.empty()) return view.Expected("an integer of 64 bits");
-        return c10::IValue(view.value().number);
-      case JsonView::Kind::kString:
-        return c10::IValue(view.value().text);
-      case JsonView::Kind::kArray:
-        return view.Expected("a constant");
-      case JsonView::Kind::kObject:
-        break;
-    }
+    if (!view.is_object()) return JsonScalar(view);
     if (view.size() != 1) return view.Expected("an object with one key");
     const std::string& key = view.KeyAt(0);
     const JsonView value = view[0];
     if (key == "float") {
-      DDPOPT_ASSIGN_OR_RETURN(const double number, Float(view));
+      DDPOPT_ASSIGN_OR_RETURN(const double number, JsonFloat(view, "float"));
       return c10::IValue(number);
     }
     if (key == "complex") {
-      if (!value.is_array() || value.size() != 2) return value.Expected("a real and an imaginary part");
-      DDPOPT_ASSIGN_OR_RETURN(const double real, Float(value[0]));
-      DDPOPT_ASSIGN_OR_RETURN(const double imaginary, Float(value[1]));
-      return c10::IValue(c10::complex<double>(real, imaginary));
+      DDPOPT_ASSIGN_OR_RETURN(const c10::complex<double> number, JsonComplex(value, "float"));
+      return c10::IValue(number);
     }
     if (key == "bytes") {
       DDPOPT_ASSIGN_OR_RETURN(std::string bytes, Base64(value));
       return c10::IValue(std::move(bytes));
     }
     if (key == "device") {
-      DDPOPT_ASSIGN_OR_RETURN(const c10::Device device, Device(value));
+      DDPOPT_ASSIGN_OR_RETURN(const c10::Device device, JsonDevice(value));
       return c10::IValue(device);
     }
     if (key == "tensor") {
@@ -863,28 +844,11 @@ class Reader {
     return view.Error("\"", absl::CHexEscape(key), "\" is no kind of value");
   }
 
-  static absl::StatusOr<double> Float(const JsonView& view) {
-    if (view.kind() == JsonView::Kind::kInt) return static_cast<double>(view.value().integer);
-    if (view.kind() == JsonView::Kind::kFloat) return view.value().number;
-    if (view.is_object() && view.size() == 1 && view.KeyAt(0) == "float" && view[0].is_string()) {
-      c10::IValue number;
-      if (ClassifyWord(view[0].value().text, &number) == WordKind::kFloat) return number.toDouble();
-    }
-    return view.Expected("a number");
-  }
-
   static absl::StatusOr<std::string> Base64(const JsonView& view) {
     DDPOPT_ASSIGN_OR_RETURN(const std::string text, view.AsString());
     std::string bytes;
     if (!absl::Base64Unescape(text, &bytes)) return view.Expected("base64");
     return bytes;
-  }
-
-  static absl::StatusOr<c10::Device> Device(const JsonView& view) {
-    DDPOPT_ASSIGN_OR_RETURN(const std::string text, view.AsString());
-    c10::IValue device;
-    if (ClassifyWord(text, &device) != WordKind::kDevice) return view.Expected("a device");
-    return device.toDevice();
   }
 
   static absl::StatusOr<c10::TypePtr> Type(const JsonView& view) {
