@@ -8,10 +8,10 @@ def public_headers_test(name, library, headers):
     Args:
       name: of the test.
       library: a ddpopt_public_library of this package.
-      headers: the paths by which they are included.
+      headers: the paths by which they are included. Those of other packages are compiled there.
     """
     alone = []
-    for header in headers:
+    for header in [header for header in headers if header.startswith(native.package_name() + "/")]:
         source = "%s_%s.cc" % (name, header.replace("/", "_").replace(".", "_"))
         native.genrule(
             name = source + "_source",

@@ -6,10 +6,11 @@ def _collect_impl(target, ctx):
     files = []
     for name in ["srcs", "hdrs"]:
         files += getattr(ctx.rule.files, name, [])
-    below = [dep[_Sources].files for dep in getattr(ctx.rule.attr, "deps", []) if _Sources in dep]
+    deps = getattr(ctx.rule.attr, "deps", []) + getattr(ctx.rule.attr, "hdrs_of", [])
+    below = [dep[_Sources].files for dep in deps if _Sources in dep]
     return [_Sources(files = depset([f for f in files if f.is_source and not f.owner.workspace_name], transitive = below))]
 
-_collect = aspect(implementation = _collect_impl, attr_aspects = ["deps"])
+_collect = aspect(implementation = _collect_impl, attr_aspects = ["deps", "hdrs_of"])
 
 def _source_text_impl(ctx):
     found = {f.short_path: f for f in ctx.files.srcs}
