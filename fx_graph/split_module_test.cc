@@ -441,6 +441,19 @@ TEST_F(SplitModuleTest, AutocastIsEnteredAndLeftInEachPartition) {
   EXPECT_THAT(Text(*split, "submod_3"), Not(HasSubstr("autocast")));
 }
 
+TEST_F(SplitModuleTest, InferenceModeIsEnteredAgainToo) {
+  Node* x = Placeholder("x");
+  Node* enter = Opaque("torch.autograd.grad_mode._enter_inference_mode", {c10::IValue(true)}, 0);
+  Node* a = Relu(x, 0);
+  Node* b = Relu(a, 1);
+  Opaque("torch.autograd.grad_mode._exit_inference_mode", {enter}, 1);
+  module_.graph().Output(b);
+  const auto split = Get();
+  EXPECT_THAT(split->graph().ToString(), HasSubstr("target=submod_1](args = (%submod_0,)"));
+  EXPECT_THAT(Text(*split, "submod_0"), HasSubstr("_exit_inference_mode](args = (%_enter_inference_mode,)"));
+  EXPECT_THAT(Text(*split, "submod_1"), HasSubstr("_enter_inference_mode](args = (True,)"));
+}
+
 TEST_F(SplitModuleTest, RegionsThatDoNotAllowThePartitionAreRefusedByName) {
   Node* x = Placeholder("x");
   Node* set = Opaque("torch._C._set_grad_enabled", {c10::IValue(false)}, 0);
