@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "ATen/core/Dict.h"
@@ -56,6 +57,28 @@ bool Truth(const char* what, const IValue& value) {
   const at::Tensor& tensor = value.toTensor();
   TORCH_CHECK(tensor.numel() == 1, what, " must be a tensor of one element, not of ", tensor.numel());
   return tensor.item().to<bool>();
+}
+
+enum class HigherOrder { kCond, kWhileLoop, kSetGradEnabled, kAutocast, kWrap, kInvokeSubgraph, kStrictMode, kHintsWrapper };
+
+// The higher-order operators that are executed.
+std::optional<HigherOrder> HigherOrderOf(absl::string_view name) {
+  static const auto* known = new absl::flat_hash_map<absl::string_view, HigherOrder>{
+      {"cond", HigherOrder::kCond},
+      {"while_loop", HigherOrder::kWhileLoop},
+      {"wrap_with_set_grad_enabled", HigherOrder::kSetGradEnabled},
+      {"wrap_with_autocast", HigherOrder::kAutocast},
+      {"wrap", HigherOrder::kWrap},
+      {"wrap_activation_checkpoint", HigherOrder::kWrap},
+      {"tag_activation_checkpoint", HigherOrder::kWrap},
+      {"checkpoint", HigherOrder::kWrap},
+      {"invoke_subgraph", HigherOrder::kInvokeSubgraph},
+      {"strict_mode", HigherOrder::kStrictMode},
+      {"hints_wrapper", HigherOrder::kHintsWrapper},
+  };
+  absl::ConsumePrefix(&name, "torch.ops.higher_order.");
+  const auto found = known->find(name);
+  return found == known->end() ? std::nullopt : std::make_optional(found->second);
 }
 
 // For an argument that the schema wants to be Tensor[]: the list, without a detour over a generic one. None if an element is no tensor.
@@ -337,8 +360,8 @@ IValue Interpreter::RunCond(const IValue& predicate, const Submodule& on_true, c
 IValue Interpreter::RunSubgraph(const Submodule& submodule, Values args) { return CallSubmodule(submodule, std::move(args)); }
 
 IValue Interpreter::RunHigherOrder(const std::string& target, Arguments& arguments) {
-  absl::string_view name = target;
-  absl::ConsumePrefix(&name, "torch.ops.higher_order.");
+  const std::optional<HigherOrder> known = HigherOrderOf(target);
+  TORCH_CHECK(known.has_value(), "cannot execute the higher-order target '", target, "'");
   Values& args = arguments.args();
   const auto at_least = [&](std::size_t count) {
     TORCH_CHECK(args.size() >= count, target, ": takes at least ", count, " positional arguments, not ", args.size());
@@ -350,62 +373,63 @@ IValue Interpreter::RunHigherOrder(const std::string& target, Arguments& argumen
     return Values(std::make_move_iterator(args.begin() + from), std::make_move_iterator(args.end()));
   };
 
-  if (name == "cond") {
-    no_keywords();
-    at_least(4);
-    Values operands = Elements("cond: the operands", args[3]);
-    args[3] = IValue();
-    return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), std::move(operands));
-  }
-  if (name == "while_loop") {
-    no_keywords();
-    at_least(3);
-    const Submodule condition = SubmoduleOf(args[0]), body = SubmoduleOf(args[1]);
-    Values carried = Elements("while_loop: the carried inputs", args[2]);
-    const Values additional = args.size() > 3 ? Elements("while_loop: the additional inputs", args[3]) : Values();
-    args.clear();
-    const auto with_additional = [&] {
-      Values all = carried;
-      all.insert(all.end(), additional.begin(), additional.end());
-      return all;
-    };
-    while (Truth("while_loop: the condition", RunSubgraph(condition, with_additional()))) {
-      carried = Elements("while_loop: what the body returns", RunSubgraph(body, with_additional()));
+  switch (*known) {
+    case HigherOrder::kCond: {
+      no_keywords();
+      at_least(4);
+      Values operands = Elements("cond: the operands", args[3]);
+      args[3] = IValue();
+      return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), std::move(operands));
     }
-    return c10::ivalue::Tuple::create(std::move(carried));
-  }
-  if (name == "wrap_with_set_grad_enabled") {
-    no_keywords();
-    at_least(2);
-    ModeScopes scope;
-    scope.Run(ModeScopes::Function::kSetGradEnabled, {args[0]});
-    return RunSubgraph(SubmoduleOf(args[1]), rest(2));
-  }
-  if (name == "wrap_with_autocast") {
-    no_keywords();
-    at_least(5);
-    ModeScopes scope;
-    scope.Run(ModeScopes::Function::kEnterAutocast, {args[0], args[1], args[2], args[3]});
-    return RunSubgraph(SubmoduleOf(args[4]), rest(5));
-  }
-  // Their keyword arguments say how to recompute, not what.
-  if (name == "wrap" || name == "wrap_activation_checkpoint" || name == "tag_activation_checkpoint" || name == "checkpoint") {
-    at_least(1);
-    return RunSubgraph(SubmoduleOf(args[0]), rest(1));
-  }
-  if (name == "invoke_subgraph") {
-    no_keywords();
-    at_least(2);
-    return RunSubgraph(SubmoduleOf(args[0]), rest(2));
-  }
-  if (name == "strict_mode" || name == "hints_wrapper") {
-    at_least(2);
-    if (name == "hints_wrapper" && args.size() > 2) {
-      TORCH_CHECK(args[2].isGenericDict() && args[2].toGenericDict().empty(), "hints_wrapper: keyword arguments are not supported");
+    case HigherOrder::kWhileLoop: {
+      no_keywords();
+      at_least(3);
+      const Submodule condition = SubmoduleOf(args[0]), body = SubmoduleOf(args[1]);
+      Values carried = Elements("while_loop: the carried inputs", args[2]);
+      const Values additional = args.size() > 3 ? Elements("while_loop: the additional inputs", args[3]) : Values();
+      args.clear();
+      const auto with_additional = [&] {
+        Values all = carried;
+        all.insert(all.end(), additional.begin(), additional.end());
+        return all;
+      };
+      while (Truth("while_loop: the condition", RunSubgraph(condition, with_additional()))) {
+        carried = Elements("while_loop: what the body returns", RunSubgraph(body, with_additional()));
+      }
+      return c10::ivalue::Tuple::create(std::move(carried));
     }
-    return RunSubgraph(SubmoduleOf(args[0]), Elements(name == "strict_mode" ? "strict_mode: the operands" : "hints_wrapper: the arguments", args[1]));
+    case HigherOrder::kSetGradEnabled: {
+      no_keywords();
+      at_least(2);
+      ModeScopes scope;
+      scope.Run(ModeScopes::Function::kSetGradEnabled, {args[0]});
+      return RunSubgraph(SubmoduleOf(args[1]), rest(2));
+    }
+    case HigherOrder::kAutocast: {
+      no_keywords();
+      at_least(5);
+      ModeScopes scope;
+      scope.Run(ModeScopes::Function::kEnterAutocast, {args[0], args[1], args[2], args[3]});
+      return RunSubgraph(SubmoduleOf(args[4]), rest(5));
+    }
+    case HigherOrder::kWrap:
+      // Their keyword arguments say how to recompute, not what.
+      at_least(1);
+      return RunSubgraph(SubmoduleOf(args[0]), rest(1));
+    case HigherOrder::kInvokeSubgraph:
+      no_keywords();
+      at_least(2);
+      return RunSubgraph(SubmoduleOf(args[0]), rest(2));
+    case HigherOrder::kStrictMode:
+      at_least(2);
+      return RunSubgraph(SubmoduleOf(args[0]), Elements("strict_mode: the operands", args[1]));
+    case HigherOrder::kHintsWrapper:
+      at_least(2);
+      TORCH_CHECK(args.size() == 2 || (args[2].isGenericDict() && args[2].toGenericDict().empty()),
+                  "hints_wrapper: keyword arguments for the graph are not supported");
+      return RunSubgraph(SubmoduleOf(args[0]), Elements("hints_wrapper: the arguments", args[1]));
   }
-  TORCH_CHECK(false, "cannot execute the higher-order target '", target, "'");
+  return IValue();
 }
 
 IValue Interpreter::RunCallMethod(const fx::Node& node, Arguments& /*arguments*/) {
@@ -497,6 +521,15 @@ IValue Interpreter::Evaluate(const fx::Argument& argument) const {
       TORCH_CHECK(false, "cannot execute the slice argument ", argument.ToString());
   }
   return IValue();
+}
+
+bool CanExecute(const fx::Node& node) {
+  if (node.op() == fx::Op::kCallMethod) return false;
+  if (const auto* opaque = std::get_if<fx::OpaqueTarget>(&node.target())) {
+    return IsGetItem(node.target()) || ModeScopes::Find(opaque->text).has_value();
+  }
+  const auto* higher_order = std::get_if<fx::HigherOrderTarget>(&node.target());
+  return higher_order == nullptr || HigherOrderOf(higher_order->name).has_value();
 }
 
 IValue CallGraphModule(const fx::GraphModule& module, std::vector<IValue> args) { return Interpreter(module).Run(std::move(args)); }

@@ -132,6 +132,9 @@ class Interpreter {
   std::unique_ptr<ModeScopes> scopes_;
 };
 
+// Whether an Interpreter runs nodes of this kind and target, or refuses them by name. Of nested graphs see their nodes.
+bool CanExecute(const fx::Node& node);
+
 // Runs graphs with ATen's own kernels; a GraphModule as a Callable.
 c10::IValue CallGraphModule(const fx::GraphModule& module, std::vector<c10::IValue> args);
 // A submodule: its callable if it has one, else its graph.

@@ -74,6 +74,7 @@ TEST_P(ModeStackTest, FactoriesAreSeenWithoutTensorArguments) {
   EXPECT_THAT(log_, Contains("aten::ones"));
 }
 
+// Case 45: a call from a handler goes down the stack, and reaches the kernel when it is empty.
 TEST_P(ModeStackTest, RedispatchReachesTheLowerModesOnceEach) {
   auto outer = Make("outer ");
   auto inner = Make("inner ");
@@ -90,6 +91,7 @@ TEST_P(ModeStackTest, RedispatchReachesTheLowerModesOnceEach) {
   EXPECT_EQ(CurrentMode(GetParam()), inner.get());
 }
 
+// Case 43: what is current while a mode handles is the mode below it.
 TEST_P(ModeStackTest, OperatorsCalledInHandleSkipTheMode) {
   auto mode = Make();
   mode->inside = [&] { at::mul(x_, x_); };

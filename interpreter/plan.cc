@@ -86,19 +86,17 @@ class Planner {
     const std::size_t constants = plan_->constants.size();
     const std::size_t arguments = plan_->arguments.size();
     try {
-      std::vector<std::string> keywords;
-      for (const auto& keyword : node.kwargs()) keywords.emplace_back(keyword.first);
-      const std::vector<int> bound = BindArguments(op, node.args().size(), keywords);
+      Bind(op, node);
       step.first_source = static_cast<std::uint32_t>(sources);
-      for (std::size_t i = 0; i < bound.size(); ++i) {
-        const std::size_t from = static_cast<std::size_t>(bound[i]);
-        if (bound[i] == kDefaultArgument) {
+      for (std::size_t i = 0; i < bound_.size(); ++i) {
+        const std::size_t from = static_cast<std::size_t>(bound_[i]);
+        if (bound_[i] == kDefaultArgument) {
           AddConstant(*op.schema().arguments()[i].default_value());
         } else {
           AddSource(step, op, i, from < node.args().size() ? node.args()[from] : node.kwargs()[from - node.args().size()].second);
         }
       }
-      step.source_count = static_cast<std::uint32_t>(bound.size());
+      step.source_count = static_cast<std::uint32_t>(bound_.size());
       MoveLastUses(step);
     } catch (const c10::Error&) {
       plan_->sources.resize(sources);
@@ -107,6 +105,19 @@ class Planner {
       step.code = Plan::Code::kCall;
       step.source_count = 0;
     }
+  }
+
+  // Fills bound_. Graphs call the same operator in the same way many times over: the last way is remembered.
+  void Bind(const c10::OperatorHandle& op, const fx::Node& node) {
+    const bool as_last = bound_schema_ == &op.schema() && bound_positional_ == node.args().size() && node.kwargs().empty();
+    if (as_last) return;
+    bound_schema_ = nullptr;
+    std::vector<std::string> keywords;
+    for (const auto& keyword : node.kwargs()) keywords.emplace_back(keyword.first);
+    bound_ = BindArguments(op, node.args().size(), keywords);
+    if (!keywords.empty()) return;
+    bound_schema_ = &op.schema();
+    bound_positional_ = node.args().size();
   }
 
   void AddConstant(c10::IValue value) {
@@ -183,6 +194,9 @@ class Planner {
 
   std::shared_ptr<Plan> plan_;
   std::vector<std::uint32_t> last_user_;
+  std::vector<int> bound_;
+  const c10::FunctionSchema* bound_schema_ = nullptr;  // what bound_ can be used for again
+  std::size_t bound_positional_ = 0;
 };
 
 }  // namespace
