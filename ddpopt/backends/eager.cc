@@ -1,6 +1,5 @@
 #include <memory>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +19,7 @@ class EagerPiece : public CompiledPiece {
   c10::IValue Call(std::vector<c10::IValue> args) const override { return CallGraphModule(*graph_module_, std::move(args)); }
   // ATen's kernels lay outputs out just as the graph says.
   std::vector<absl::optional<OutputMeta>> output_meta() const override { return std::vector<absl::optional<OutputMeta>>(outputs_); }
+  bool interprets_graph() const override { return true; }
 
  private:
   std::shared_ptr<const fx::GraphModule> graph_module_;
@@ -29,9 +29,7 @@ class EagerPiece : public CompiledPiece {
 // What the interpreter would refuse when run is refused here, when compiled.
 absl::Status CheckExecutable(const fx::GraphModule& piece) {
   for (const fx::Node* node : piece.graph().nodes()) {
-    const auto* opaque = std::get_if<fx::OpaqueTarget>(&node->target());
-    if (node->op() == fx::Op::kCallMethod || std::holds_alternative<fx::HigherOrderTarget>(node->target()) ||
-        (opaque != nullptr && opaque->text != "operator.getitem")) {
+    if (!CanExecute(*node)) {
       return absl::UnimplementedError(
           absl::StrCat("the eager backend cannot execute the target '", fx::TargetToString(node->target()), "' of node %", node->name()));
     }

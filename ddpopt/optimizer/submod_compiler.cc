@@ -1,14 +1,22 @@
 #include "ddpopt/optimizer/submod_compiler.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_strided.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/logging.h"
 #include "base/status.h"
+#include "c10/core/GradMode.h"
+#include "ddpopt/optimizer/piece_contract.h"
 #include "interpreter/mode_stack.h"
 
 namespace ddpopt {
@@ -28,10 +36,119 @@ absl::Status MakeAttrsFake(fx::GraphModule& module, FakeTensorMode& mode) {
   return absl::OkStatus();
 }
 
+// Runs graphs on fakes, whose values can't choose a branch.
+class FakeRunner : public Interpreter {
+ public:
+  using Interpreter::Interpreter;
+
+ protected:
+  IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
+    const absl::StatusOr<fx::GraphModule::Submodule> submodule = module().GetSubmodule(node.path());
+    if (!submodule.ok() || !arguments.kwargs().empty()) return Interpreter::RunCallModule(node, arguments);
+    return RunSubgraph(*submodule, std::move(arguments.args()));
+  }
+  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
+    TORCH_CHECK(submodule.graph_module != nullptr, "a compiled submodule has no graph to run on fake tensors");
+    return FakeRunner(*submodule.graph_module).Run(std::move(args));
+  }
+  IValue RunCond(const IValue& predicate, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
+                 Values operands) override {
+    if (!predicate.isTensor() || !IsFake(predicate.toTensor())) return Interpreter::RunCond(predicate, on_true, on_false, std::move(operands));
+    const IValue result = RunSubgraph(on_true, operands);
+    const std::vector<IValue> expected = OutputList(result);
+    const std::vector<IValue> other = OutputList(RunSubgraph(on_false, std::move(operands)));
+    TORCH_CHECK(expected.size() == other.size(), "cond: one branch returns ", expected.size(), " values, the other ", other.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      TORCH_CHECK(expected[i].isTensor() == other[i].isTensor(), "cond: output ", i, " is a tensor in one branch alone");
+      if (!expected[i].isTensor()) continue;
+      const at::Tensor &a = expected[i].toTensor(), &b = other[i].toTensor();
+      TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides(), "cond: output ", i, " is ",
+                  a.scalar_type(), a.sizes(), " with strides ", a.strides(), " in one branch and ", b.scalar_type(), b.sizes(), " with strides ",
+                  b.strides(), " in the other");
+    }
+    return result;
+  }
+};
+
+// What of a tensor may not change while the backend compiles.
+struct TensorState {
+  at::Tensor tensor;
+  std::string name;
+  uint32_t version;
+  const void* memory;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  c10::ScalarType dtype;
+  bool requires_grad;
+  at::Tensor grad;
+  uint32_t grad_version;
+
+  static uint32_t Version(const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+  }
+  static at::Tensor GradOf(const at::Tensor& tensor) { return tensor.is_leaf() ? tensor.grad() : at::Tensor(); }
+  static TensorState Of(at::Tensor tensor, std::string name) {
+    const at::Tensor grad = GradOf(tensor);
+    return {tensor,           std::move(name), Version(tensor), MemoryOf(tensor), tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(),
+            tensor.requires_grad(), grad, Version(grad)};
+  }
+  // What changed, "" for nothing.
+  std::string Change() const {
+    if (Version(tensor) != version) return absl::StrCat("writes ", name);
+    if (tensor.sizes() != c10::IntArrayRef(sizes) || tensor.strides() != c10::IntArrayRef(strides)) {
+      return absl::StrCat("gives ", name, " other sizes or strides");
+    }
+    if (MemoryOf(tensor) != memory || tensor.scalar_type() != dtype) return absl::StrCat("gives ", name, " other data");
+    if (tensor.requires_grad() != requires_grad) return absl::StrCat("changes requires_grad of ", name);
+    const at::Tensor now = GradOf(tensor);
+    if (!now.is_same(grad) || Version(now) != grad_version) return absl::StrCat("changes the gradient of ", name);
+    return "";
+  }
+};
+
+// The number of edits of the graph and of those nested in it.
+std::uint64_t Edits(const fx::GraphModule& module) {
+  std::uint64_t edits = module.graph().version() + module.attrs().size() + module.submodules().size();
+  for (const auto& [path, submodule] : module.submodules()) {
+    if (submodule.graph_module != nullptr) edits += Edits(*submodule.graph_module);
+  }
+  return edits;
+}
+
+// What runs in the place of a refused piece.
+class EagerPiece : public CompiledPiece {
+ public:
+  EagerPiece(std::shared_ptr<const fx::GraphModule> piece, std::size_t outputs) : piece_(std::move(piece)), outputs_(outputs) {}
+  IValue Call(std::vector<IValue> args) const override { return CallGraphModule(*piece_, std::move(args)); }
+  std::vector<absl::optional<OutputMeta>> output_meta() const override { return std::vector<absl::optional<OutputMeta>>(outputs_); }
+
+ private:
+  std::shared_ptr<const fx::GraphModule> piece_;
+  std::size_t outputs_;
+};
+
+// Puts the default generator back.
+class GeneratorGuard {
+ public:
+  GeneratorGuard() : generator_(at::detail::getDefaultCPUGenerator()), state_(State()) {}
+  ~GeneratorGuard() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+
+ private:
+  at::Tensor State() {
+    const std::lock_guard<std::mutex> lock(generator_.mutex());
+    return generator_.get_state();
+  }
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
 std::string Brackets(c10::IntArrayRef values) { return absl::StrCat("[", absl::StrJoin(values, ", "), "]"); }
 
 // The output as the compiled piece lays it out.
-absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<OutputMeta>& meta, std::size_t index,
+absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<OutputMeta>& meta, std::size_t index, const std::vector<IValue>& inputs,
                                const std::shared_ptr<FakeTensorMode>& mode) {
   if (!meta.has_value()) return output;
   if (!output.isTensor() || !output.toTensor().defined()) {
@@ -46,30 +163,31 @@ absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<Output
     return absl::InternalError(
         absl::StrCat("the backend gives output ", index, " ", meta->strides.size(), " strides for ", meta->sizes.size(), " dimensions"));
   }
+  if (std::any_of(meta->strides.begin(), meta->strides.end(), [](int64_t stride) { return stride < 0; })) {
+    return absl::InternalError(absl::StrCat("the backend gives output ", index, " the strides ", Brackets(meta->strides), "; none may be negative"));
+  }
   if (tensor.strides() == c10::IntArrayRef(meta->strides)) return output;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].isTensor() || MemoryOf(tensor) == nullptr || MemoryOf(inputs[i].toTensor()) != MemoryOf(tensor)) continue;
+    return absl::InternalError(absl::StrCat("the backend gives output ", index, " the strides ", Brackets(meta->strides), ", not ",
+                                            Brackets(tensor.strides()), ", but the graph has it share the memory of input ", i));
+  }
   ModeGuard push(mode);
   at::Tensor restamped = at::empty_strided(meta->sizes, meta->strides, tensor.options().requires_grad(std::nullopt));
   restamped.set_requires_grad(tensor.requires_grad());
   return IValue(std::move(restamped));
 }
 
-absl::StatusOr<IValue> RestampAll(IValue outputs, const std::vector<absl::optional<OutputMeta>>& metas,
+absl::StatusOr<IValue> RestampAll(IValue outputs, const std::vector<absl::optional<OutputMeta>>& metas, const std::vector<IValue>& inputs,
                                   const std::shared_ptr<FakeTensorMode>& mode) {
   const bool several = outputs.isTuple() || outputs.isList();
-  std::vector<IValue> elements;
-  if (outputs.isTuple()) {
-    elements = outputs.toTupleRef().elements().vec();
-  } else if (outputs.isList()) {
-    elements = outputs.toListRef().vec();
-  } else if (!outputs.isNone()) {
-    elements.push_back(outputs);
-  }
+  std::vector<IValue> elements = OutputList(outputs);
   if (metas.size() != elements.size() && !(outputs.isNone() && metas.size() == 1 && !metas.front().has_value())) {
     return absl::InternalError(absl::StrCat("the backend describes ", metas.size(), " outputs, but the piece has ", elements.size()));
   }
   bool changed = false;
   for (std::size_t i = 0; i < elements.size(); ++i) {
-    DDPOPT_ASSIGN_OR_RETURN(IValue restamped, Restamp(elements[i], metas[i], i, mode));
+    DDPOPT_ASSIGN_OR_RETURN(IValue restamped, Restamp(elements[i], metas[i], i, inputs, mode));
     changed = changed || !restamped.is(elements[i]);
     elements[i] = std::move(restamped);
   }
@@ -88,6 +206,7 @@ SubmodCompiler::SubmodCompiler(std::shared_ptr<fx::GraphModule> outer, std::shar
     : Interpreter(*outer), outer_(std::move(outer)), mode_(std::move(mode)), compile_(std::move(compile)), options_(options) {}
 
 absl::Status SubmodCompiler::Compile(const std::vector<IValue>& example_inputs) {
+  if (compile_ == nullptr) return absl::InvalidArgumentError("compiling the split graph: no backend was given");
   for (const fx::Node* node : outer_->graph().nodes()) count_ += node->op() == fx::Op::kCallModule;
   const absl::Status run = CatchAsStatus("compiling the split graph", [&] {
     Values inputs;
@@ -110,6 +229,11 @@ absl::Status SubmodCompiler::Compile(const std::vector<IValue>& example_inputs) 
   for (fx::Node* node : outer_->graph().nodes()) {
     if (node->op() == fx::Op::kCallModule) node->set_target(fx::PathTarget{absl::StrCat("compiled_", node->path())});
   }
+  if (!refused_.empty()) {
+    const auto append = [](std::string* out, const RefusedPiece& piece) { absl::StrAppend(out, piece.name, " (", piece.reason, ")"); };
+    LOG(WARNING) << "the backend refused " << refused_.size() << " of " << count_
+                 << " pieces, which run eagerly: " << absl::StrJoin(refused_, "; ", append);
+  }
   return outer_->Lint();
 }
 
@@ -118,45 +242,104 @@ void SubmodCompiler::Fail(absl::Status status) {
   TORCH_CHECK(false, std::string(error_.message()));
 }
 
+absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend(const std::shared_ptr<fx::GraphModule>& piece,
+                                                                                 const Values& fake_inputs, const std::string& name) {
+  std::vector<TensorState> states;
+  for (NamedTensor& attr : TensorAttrs(*piece)) states.push_back(TensorState::Of(std::move(attr.tensor), absl::StrCat("'", attr.name, "'")));
+  for (std::size_t i = 0; i < fake_inputs.size(); ++i) {
+    if (!fake_inputs[i].isTensor() || !fake_inputs[i].toTensor().defined()) continue;
+    states.push_back(TensorState::Of(fake_inputs[i].toTensor(), absl::StrCat("its fake input ", i)));
+  }
+  const std::uint64_t edits = Edits(*piece);
+  absl::StatusOr<std::shared_ptr<const CompiledPiece>> compiled;
+  {
+    const GeneratorGuard generator;
+    const c10::AutoGradMode grad_mode(c10::GradMode::is_enabled());
+    try {
+      compiled = compile_(piece, fake_inputs, CompileContext{name, next_index_, count_});
+    } catch (const std::exception& error) {
+      return absl::InternalError(ExceptionMessage(error));
+    } catch (...) {
+      return absl::InternalError("the backend threw an exception of unknown type");
+    }
+  }
+  if (!compiled.ok() && compiled.status().code() != absl::StatusCode::kUnimplemented) return compiled;
+  for (const TensorState& state : states) {
+    if (const std::string change = state.Change(); !change.empty()) {
+      return absl::InternalError(absl::StrCat("the backend ", change, " while it compiles, where nothing may change"));
+    }
+  }
+  // A parameter that was replaced leaves the old one as it was.
+  for (const NamedTensor& attr : TensorAttrs(*piece)) {
+    const auto same = [&](const TensorState& state) { return state.tensor.is_same(attr.tensor); };
+    if (std::none_of(states.begin(), states.end(), same)) return absl::InternalError(absl::StrCat("the backend replaces '", attr.name, "'"));
+  }
+  if (Edits(*piece) != edits) return absl::InternalError("the backend edits the piece's graph");
+  if (!compiled.ok()) {
+    if (!options_.refused_pieces_run_eagerly) return compiled;
+    refused_.push_back({name, std::string(compiled.status().message())});
+    return std::shared_ptr<const CompiledPiece>();
+  }
+  if (*compiled == nullptr) return absl::InternalError("the backend returned no piece");
+  return compiled;
+}
+
+absl::StatusOr<IValue> SubmodCompiler::CompilePiece(const std::shared_ptr<fx::GraphModule>& piece, Values args, const std::string& name) {
+  // 1. Fake inputs; parameters stay real for the backend.
+  for (IValue& arg : args) arg = mode_->FromReal(arg);
+
+  // 2. The real submodule, for these inputs.
+  DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPiece> compiled, CallBackend(piece, args, name));
+
+  // 4. The uncompiled submodule on fakes. (3, the replacement, comes when all pieces are compiled.)
+  const std::shared_ptr<fx::GraphModule> fake = piece->Clone();
+  DDPOPT_RETURN_IF_ERROR(MakeAttrsFake(*fake, *mode_));
+  std::size_t next_input = 0;
+  for (fx::Node* node : fake->graph().nodes()) {
+    if (node->op() == fx::Op::kPlaceholder && next_input < args.size()) node->meta().val = args[next_input++];
+  }
+  IValue outputs;
+  {
+    std::optional<ModeGuard> push;
+    if (options_.push_fake_mode) push.emplace(mode_);
+    outputs = FakeRunner(*fake).Run(args);
+  }
+  if (compiled == nullptr) {
+    compiled_[name] = std::make_shared<const EagerPiece>(piece, OutputList(outputs).size());
+    ++next_index_;
+    return outputs;
+  }
+  const std::vector<absl::optional<OutputMeta>> claims = compiled->output_meta();
+  DDPOPT_ASSIGN_OR_RETURN(outputs, RestampAll(std::move(outputs), claims, args, mode_));
+  PieceContract contract(name, *piece, *fake, args, outputs);
+  DDPOPT_RETURN_IF_ERROR(contract.CheckClaims(claims));
+  compiled_[name] = compiled->interprets_graph() ? std::move(compiled) : CheckedPiece(std::move(compiled), std::move(contract));
+  ++next_index_;
+  return outputs;
+}
+
 IValue SubmodCompiler::RunCallModule(const fx::Node& node, Arguments& arguments) {
-  Values args = std::move(arguments.args());
-  const NamedValues& kwargs = arguments.kwargs();
-  const std::string context = absl::StrCat("compiling ", node.path());
-  if (!kwargs.empty()) {
-    Fail(Annotate(absl::InvalidArgumentError(absl::StrCat("call_module %", node.name(), " has the keyword argument '", kwargs.front().first,
-                                                          "'; keyword arguments are not supported")),
+  const std::string name(node.path());
+  const std::string context = absl::StrCat("compiling ", name);
+  if (!arguments.kwargs().empty()) {
+    Fail(Annotate(absl::InvalidArgumentError(absl::StrCat("call_module %", node.name(), " has the keyword argument '",
+                                                          arguments.kwargs().front().first, "'; keyword arguments are not supported")),
                   context));
   }
-  if (compiled_.contains(node.path())) Fail(Annotate(absl::UnimplementedError("the piece is called more than once"), context));
-  absl::StatusOr<fx::GraphModule::Submodule> submodule = outer_->GetSubmodule(node.path());
+  if (compiled_.contains(name)) Fail(Annotate(absl::UnimplementedError("the piece is called more than once"), context));
+  const absl::StatusOr<fx::GraphModule::Submodule> submodule = outer_->GetSubmodule(name);
   if (!submodule.ok()) Fail(Annotate(submodule.status(), context));
   if (submodule->graph_module == nullptr) Fail(Annotate(absl::InvalidArgumentError("the submodule has no graph"), context));
 
-  absl::StatusOr<IValue> result = CatchAsStatus(context, [&]() -> absl::StatusOr<IValue> {
-    // 1. Fake inputs; parameters stay real for the backend.
-    for (IValue& arg : args) arg = mode_->FromReal(arg);
-
-    // 2. The real submodule, for these inputs.
-    absl::StatusOr<std::shared_ptr<const CompiledPiece>> piece =
-        compile_(submodule->graph_module, args, CompileContext{node.path(), next_index_, count_});
-    if (!piece.ok()) return Annotate(piece.status(), context);
-    if (*piece == nullptr) return absl::InternalError(absl::StrCat(context, ": the backend returned no piece"));
-
-    // 4. The uncompiled submodule on fakes. (3, the replacement, comes when all pieces are compiled.)
-    const std::shared_ptr<fx::GraphModule> fake = submodule->graph_module->Clone();
-    if (absl::Status status = MakeAttrsFake(*fake, *mode_); !status.ok()) return Annotate(status, context);
-    IValue outputs;
-    {
-      std::optional<ModeGuard> push;
-      if (options_.push_fake_mode) push.emplace(mode_);
-      outputs = CallGraphModule(*fake, std::move(args));
-    }
-    absl::StatusOr<IValue> restamped = RestampAll(std::move(outputs), (*piece)->output_meta(), mode_);
-    if (!restamped.ok()) return Annotate(restamped.status(), context);
-    compiled_[node.path()] = *std::move(piece);
-    ++next_index_;
-    return restamped;
-  });
+  absl::StatusOr<IValue> result;
+  try {
+    result = CompilePiece(submodule->graph_module, std::move(arguments.args()), name);
+    if (!result.ok()) result = Annotate(result.status(), context);
+  } catch (const std::exception& error) {
+    result = Annotate(absl::InternalError(ExceptionMessage(error)), context);
+  } catch (...) {
+    result = Annotate(absl::InternalError("an exception of unknown type"), context);
+  }
   if (!result.ok()) Fail(result.status());
   return *std::move(result);
 }
