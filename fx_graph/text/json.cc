@@ -246,6 +246,13 @@ class Writer {
     if (!meta.nn_module.empty()) fields["nn_module"] = meta.nn_module;
     if (meta.is_parameter) fields["is_parameter"] = true;
     if (meta.is_buffer) fields["is_buffer"] = true;
+    if (!meta.stack_trace.empty()) {
+      DDPOPT_ASSIGN_OR_RETURN(fields["stack_trace"], String(meta.stack_trace));
+    }
+    for (const auto& [path, class_name] : meta.nn_module_stack) fields["nn_module_stack"].push_back(Json::array({path, class_name}));
+    for (const NodeSource& source : meta.from_node) {
+      fields["from_node"].push_back(Json{{"name", source.name}, {"target", source.target}, {"pass", source.pass_name}});
+    }
     if (!meta.custom.empty()) {
       DDPOPT_ASSIGN_OR_RETURN(fields["custom"], Entries(meta.custom, "meta custom"));
     }
@@ -644,7 +651,7 @@ class Reader {
   }
 
   absl::Status ReadMeta(const JsonView& view, NodeMeta* meta) {
-    DDPOPT_RETURN_IF_ERROR(view.ExpectKeys({"val", "nn_module", "is_parameter", "is_buffer", "custom"}));
+    DDPOPT_RETURN_IF_ERROR(view.ExpectKeys({"val", "nn_module", "is_parameter", "is_buffer", "stack_trace", "nn_module_stack", "from_node", "custom"}));
     if (view.Has("val")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView val, view.At("val"));
       DDPOPT_ASSIGN_OR_RETURN(meta->val, Constant(val));
@@ -652,6 +659,34 @@ class Reader {
     DDPOPT_ASSIGN_OR_RETURN(meta->nn_module, view.StringOr("nn_module", ""));
     DDPOPT_ASSIGN_OR_RETURN(meta->is_parameter, view.BoolOr("is_parameter", false));
     DDPOPT_ASSIGN_OR_RETURN(meta->is_buffer, view.BoolOr("is_buffer", false));
+    if (view.Has("stack_trace")) {
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView stack_trace, view.At("stack_trace"));
+      DDPOPT_ASSIGN_OR_RETURN(const c10::IValue text, Constant(stack_trace));
+      if (!text.isString()) return stack_trace.Expected("a text");
+      meta->stack_trace = text.toStringRef();
+    }
+    if (view.Has("nn_module_stack")) {
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView stack, view.Array("nn_module_stack"));
+      for (std::size_t i = 0; i < stack.size(); ++i) {
+        const JsonView pair = stack[i];
+        if (!pair.is_array() || pair.size() != 2) return pair.Expected("a path and a class");
+        DDPOPT_ASSIGN_OR_RETURN(std::string path, pair[0].AsString());
+        DDPOPT_ASSIGN_OR_RETURN(std::string class_name, pair[1].AsString());
+        meta->nn_module_stack.emplace_back(std::move(path), std::move(class_name));
+      }
+    }
+    if (view.Has("from_node")) {
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView sources, view.Array("from_node"));
+      for (std::size_t i = 0; i < sources.size(); ++i) {
+        const JsonView fields = sources[i];
+        DDPOPT_RETURN_IF_ERROR(fields.ExpectKeys({"name", "target", "pass"}));
+        NodeSource source;
+        DDPOPT_ASSIGN_OR_RETURN(source.name, fields.String("name"));
+        DDPOPT_ASSIGN_OR_RETURN(source.target, fields.String("target"));
+        DDPOPT_ASSIGN_OR_RETURN(source.pass_name, fields.String("pass"));
+        meta->from_node.push_back(std::move(source));
+      }
+    }
     if (view.Has("custom")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView custom, view.At("custom"));
       DDPOPT_RETURN_IF_ERROR(ReadEntries(custom, &meta->custom));

@@ -70,6 +70,9 @@ TEST(Json, KeepsNodesOfEachKindWithTheirMetadata) {
   Node* nested = g.GetAttr("body");
   Node* add = g.CallFunction(FindOperator("aten::add", "Tensor"), {x, w}, {{"alpha", n}});
   add->meta().nn_module = "layers.0";
+  add->meta().stack_trace = "File \"m.py\", line 3";
+  add->meta().nn_module_stack = {{"layers", "Sequential"}, {"layers.0", "Linear"}};
+  add->meta().from_node = {{"sum", "aten.sum.default", "decompose"}};
   Node* cond = g.CreateNode(Op::kCallFunction, HigherOrderTarget{"cond"}, {add, nested});
   Node* item = g.CreateNode(Op::kCallFunction, OpaqueTarget{"operator.getitem"}, {cond, IValue(0)}, {}, "getitem");
   Node* method = g.CallMethod("view", {item, Argument::Tuple({IValue(-1), Argument::Slice(n, Argument(), IValue(2))})});
@@ -83,6 +86,9 @@ TEST(Json, KeepsNodesOfEachKindWithTheirMetadata) {
   EXPECT_EQ(Find(*read, "x")->meta().custom.at("note").toStringRef(), "text");
   EXPECT_TRUE(Find(*read, "w")->meta().is_parameter);
   EXPECT_EQ(Find(*read, std::string(add->name()))->meta().nn_module, "layers.0");
+  EXPECT_EQ(Find(*read, std::string(add->name()))->meta().stack_trace, add->meta().stack_trace);
+  EXPECT_EQ(Find(*read, std::string(add->name()))->meta().nn_module_stack, add->meta().nn_module_stack);
+  EXPECT_EQ(Find(*read, std::string(add->name()))->meta().from_node[0].pass_name, "decompose");
   EXPECT_EQ(read->meta().at("origin").toIntVector(), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(read->GetSubmodule("body")->graph_module->graph().ToString(), body->graph().ToString());
 }

@@ -49,7 +49,9 @@ void AppendCodePoint(uint32_t c, std::string* out) {
 
 class Parser {
  public:
-  Parser(absl::string_view text, const ParseOptions& options) : text_(text), options_(options), graph_(std::make_unique<Graph>()) {}
+  Parser(absl::string_view text, const ParseOptions& options) : text_(text), options_(options), graph_(std::make_unique<Graph>()) {
+    by_name_.reserve(text.size() / 100);  // about a node a line
+  }
 
   absl::StatusOr<std::unique_ptr<Graph>> Parse() {
     SkipBlankLines();
