@@ -131,7 +131,7 @@ TEST(GraphTest, LintNamesAUseBeforeItsDefinition) {
   Node* y = graph.CallFunction(FindOperator("aten::relu"), {x});
   graph.SetInsertBefore(y);
   Node* early = graph.CallFunction(FindOperator("aten::neg"), {y});
-  EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%" + early->name() + " takes %relu_default before its definition"));
+  EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%" + std::string(early->name()) + " takes %relu_default before its definition"));
 }
 
 TEST(GraphTest, LintNamesWhatFollowsTheOutput) {

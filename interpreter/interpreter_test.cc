@@ -99,13 +99,13 @@ TEST(SeedCase, InterpretedOnRealTensors) {
 class Watcher : public Interpreter {
  public:
   using Interpreter::Interpreter;
-  std::vector<std::string> alive_when_called(const std::string& node) { return alive_[node]; }
+  std::vector<std::string> alive_when_called(absl::string_view node) { return alive_[std::string(node)]; }
 
  protected:
   IValue RunNode(const fx::Node& node) override {
     IValue value = Interpreter::RunNode(node);
     for (const auto& [name, weak] : seen_) {
-      if (!weak.expired()) alive_[node.name()].push_back(name);
+      if (!weak.expired()) alive_[std::string(node.name())].push_back(name);
     }
     if (value.isTensor()) seen_.emplace(node.name(), c10::weak_intrusive_ptr<at::TensorImpl>(value.toTensor().getIntrusivePtr()));
     return value;

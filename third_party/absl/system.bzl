@@ -5,6 +5,7 @@ _LIBRARIES = {
     "flat_hash_map": ["absl_hash", "absl_city", "absl_low_level_hash", "absl_raw_hash_set", "absl_hashtablez_sampler"],
     "flat_hash_set": ["absl_hash", "absl_city", "absl_low_level_hash", "absl_raw_hash_set", "absl_hashtablez_sampler"],
     "function_ref": [],
+    "inlined_vector": ["absl_throw_delegate"],
     "optional": ["absl_bad_optional_access"],
     "span": [],
     "status": ["absl_status", "absl_cord", "absl_cord_internal", "absl_strings"],
