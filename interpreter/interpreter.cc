@@ -128,10 +128,10 @@ IValue Interpreter::Run(Values inputs, const Environment& initial) {
   UsePlan();
   std::size_t placeholders = plan_->placeholders;
   for (const auto& [node, value] : initial) {
-    const auto slot = plan_->slots.find(node);
-    TORCH_CHECK(slot != plan_->slots.end(), "an initial value was given for a node that is not in the graph");
-    values_[slot->second] = value;
-    present_[slot->second] = 1;
+    const Plan::Slot slot = plan_->SlotOf(node);
+    TORCH_CHECK(slot != Plan::kNoSlot, "an initial value was given for a node that is not in the graph");
+    values_[slot] = value;
+    present_[slot] = 1;
     placeholders -= node->op() == fx::Op::kPlaceholder;
   }
   bool takes_all = false;
@@ -217,9 +217,9 @@ void Interpreter::FreeLastUses(std::uint32_t slot) {
 
 std::uint32_t Interpreter::SlotOf(const fx::Node& node) const {
   if (plan_ != nullptr && current_ < plan_->steps.size() && plan_->steps[current_].node == &node) return current_;
-  const auto slot = plan_ == nullptr ? decltype(plan_->slots.end())() : plan_->slots.find(&node);
-  TORCH_CHECK(plan_ != nullptr && slot != plan_->slots.end(), "%", node.name(), " is not a node of the graph that runs");
-  return slot->second;
+  const Plan::Slot slot = plan_ == nullptr ? Plan::kNoSlot : plan_->SlotOf(&node);
+  TORCH_CHECK(slot != Plan::kNoSlot, "%", node.name(), " is not a node of the graph that runs");
+  return slot;
 }
 
 IValue Interpreter::RunNode(const fx::Node& node) {

@@ -13,16 +13,16 @@
 namespace ddpopt {
 namespace {
 
-constexpr Plan::Slot kNoSlot = static_cast<Plan::Slot>(-1);
+constexpr Plan::Slot kNoSlot = Plan::kNoSlot;
 
 class Planner {
  public:
   explicit Planner(const fx::Graph& graph) : plan_(std::make_shared<Plan>()) {
     plan_->steps.reserve(graph.size());
-    plan_->slots.reserve(graph.size());
+    plan_->slots.resize(graph.id_limit(), kNoSlot);
     for (const fx::Node* node : graph.nodes()) {
       const auto slot = static_cast<Plan::Slot>(plan_->steps.size());
-      plan_->slots.emplace(node, slot);
+      plan_->slots[node->id()] = slot;
       plan_->steps.push_back(Plan::Step{node, CodeOf(*node), !node->users().empty(), 0, 0, 0, 0, kNoSlot, 0});
       plan_->placeholders += node->op() == fx::Op::kPlaceholder;
     }
@@ -57,7 +57,7 @@ class Planner {
     constexpr std::uint32_t kNone = static_cast<std::uint32_t>(-1);
     std::vector<std::uint32_t> last_user(plan_->steps.size(), kNone);
     for (std::uint32_t user = 0; user < plan_->steps.size(); ++user) {
-      for (const fx::Node* input : plan_->steps[user].node->all_input_nodes()) last_user[plan_->slots.at(input)] = user;
+      for (const fx::Node* input : plan_->steps[user].node->all_input_nodes()) last_user[plan_->slots[input->id()]] = user;
     }
     // Counting sort by user.
     for (const std::uint32_t user : last_user) {
@@ -130,7 +130,7 @@ class Planner {
       c10::TypePtr type = op.schema().arguments()[index].type();
       const bool optional = type->kind() == c10::TypeKind::OptionalType;
       if (optional) type = type->containedType(0);
-      const Plan::Slot slot = plan_->slots.at(argument.node());
+      const Plan::Slot slot = plan_->slots[argument.node()->id()];
       TORCH_CHECK(&plan_->steps[slot] < &step, "used before it is defined");
       plan_->sources.push_back(Plan::Source{Plan::Source::Kind::kCopy, type->kind() == c10::TypeKind::TensorType, optional, slot});
       return;
@@ -162,7 +162,7 @@ class Planner {
     step.code = Plan::Code::kCall;
     if (args.size() != 2 || !step.node->kwargs().empty() || !args[0].is_node() || args[1].kind() != fx::Argument::Kind::kConstant) return;
     if (fx::AsTypedConstant(args[1].constant()) != nullptr) return;
-    const Plan::Slot container = plan_->slots.at(args[0].node());
+    const Plan::Slot container = plan_->slots[args[0].node()->id()];
     if (&plan_->steps[container] >= &step) return;
     step.code = Plan::Code::kGetItem;
     step.container = container;

@@ -13,7 +13,6 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/ivalue.h"
-#include "absl/container/flat_hash_map.h"
 #include "fx_graph/graph.h"
 
 namespace ddpopt {
@@ -66,7 +65,15 @@ struct Plan {
   std::vector<c10::IValue> constants;
   std::vector<const fx::Argument*> arguments;
   std::size_t placeholders = 0;
-  absl::flat_hash_map<const fx::Node*, Slot> slots;
+  // By node id.
+  std::vector<Slot> slots;
+
+  static constexpr Slot kNoSlot = static_cast<Slot>(-1);
+  // kNoSlot for a node that isn't in the graph.
+  Slot SlotOf(const fx::Node* node) const {
+    const std::uint32_t id = node->id();
+    return id < slots.size() && slots[id] != kNoSlot && steps[slots[id]].node == node ? slots[id] : kNoSlot;
+  }
 };
 
 // A constant as operators take it: a dtype as the dispatcher's integer. Throws c10::Error for values that only Python has.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ATen/core/Tensor.h"
+#include "absl/container/flat_hash_map.h"
 
 namespace ddpopt::fx {
 namespace {
@@ -37,10 +38,10 @@ const void* MemoryOf(const at::Tensor& tensor) {
 
 }  // namespace
 
-Memory::Memory(const GraphModule& module, Effects& effects) {
+Memory::Memory(const GraphModule& module, Effects& effects) : index_(module.graph()) {
   const Graph& graph = module.graph();
-  index_.reserve(graph.size());
-  for (const Node* node : graph.nodes()) index_.emplace(node, static_cast<std::uint32_t>(index_.size()));
+  std::uint32_t next = 0;
+  for (const Node* node : graph.nodes()) index_[node] = next++;
 
   UnionFind sets(graph.size());
   std::vector<const Node*> externals;  // inputs and attributes that hold tensors

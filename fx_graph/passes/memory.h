@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "fx_graph/graph_module.h"
 #include "fx_graph/passes/effects.h"
 
@@ -25,7 +24,7 @@ class Memory {
   Memory(const GraphModule& module, Effects& effects);
 
   // Dense: 0 … size() - 1. Precondition: the node was in the graph when this was made.
-  std::uint32_t ClassOf(const Node& node) const { return classes_[index_.at(&node)]; }
+  std::uint32_t ClassOf(const Node& node) const { return classes_[IndexOf(node)]; }
   // In the order of the graph, from 0.
   std::uint32_t IndexOf(const Node& node) const { return index_.at(&node); }
   std::uint32_t size() const { return size_; }
@@ -33,7 +32,7 @@ class Memory {
   bool IsExposed(std::uint32_t memory_class) const { return exposed_[memory_class]; }
 
  private:
-  absl::flat_hash_map<const Node*, std::uint32_t> index_;
+  NodeTable<std::uint32_t> index_;
   std::vector<std::uint32_t> classes_;  // by index
   std::vector<bool> exposed_;           // by class
   std::uint32_t size_ = 0;
