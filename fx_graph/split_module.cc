@@ -1,7 +1,6 @@
 #include "fx_graph/split_module.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -20,27 +19,24 @@ namespace {
 
 constexpr int kNone = -1;
 
-// A node's place in its graph. Everything below is kept in arrays over these.
-using Position = std::uint32_t;
-
 struct Partition {
   std::string name;  // of the submodule: "submod_0"
-  std::vector<Position> nodes;
+  std::vector<const Node*> nodes;
   // In the order in which they are first needed.
-  std::vector<Position> inputs;      // values of other partitions, placeholders, attributes that are passed in
-  std::vector<Position> attributes;  // get_attr nodes to copy
-  std::vector<Position> outputs;     // values that someone outside takes
-  std::vector<int> dependents;       // partitions that take them
-  int dependencies = 0;              // how many partitions this one waits for
-  std::vector<Position> entered;     // regions to enter again at its beginning
-  std::vector<Position> left;        // regions to leave at its end
+  std::vector<const Node*> inputs;          // values of other partitions, placeholders, attributes that are passed in
+  std::vector<const Node*> attributes;      // get_attr nodes to copy
+  std::vector<const Node*> outputs;         // values that someone outside takes
+  std::vector<int> dependents;              // partitions that take them
+  int dependencies = 0;                     // how many partitions this one waits for
+  std::vector<const SplitRegion*> entered;  // to be entered again at its beginning
+  std::vector<const SplitRegion*> left;     // to be left at its end
 };
 
 // One partition takes a value of another.
 struct Dependence {
   int from;
   int to;
-  Position value;
+  const Node* value;
 };
 
 bool HasPartition(const Node& node) {
@@ -53,13 +49,15 @@ class Splitter {
 
   absl::StatusOr<std::shared_ptr<GraphModule>> Run(absl::FunctionRef<int(const Node*)> partition) && {
     DDPOPT_RETURN_IF_ERROR(AssignPartitions(partition));
-    DDPOPT_ASSIGN_OR_RETURN(const SplitRegions regions, FindSplitRegions(module_.graph(), partition_of_));
+    DDPOPT_ASSIGN_OR_RETURN(const SplitRegions regions,
+                            FindSplitRegions(module_.graph(), [this](const Node& node) { return PartitionOf(&node); }));
     PlaceRegions(regions);
     FindSymbols();
     FindStaticInputs();
     FindCrossings();
-    copies_.assign(nodes_.size(), nullptr);
+    FindInputs();
     DDPOPT_ASSIGN_OR_RETURN(const std::vector<int> order, CallOrder(regions));
+    copies_.assign(module_.graph().id_limit(), nullptr);
     auto outer = std::make_shared<GraphModule>();
     outer->meta() = module_.meta();
     for (const int index : order) {
@@ -71,22 +69,14 @@ class Splitter {
   }
 
  private:
-  const Node* NodeAt(Position position) const { return nodes_[position]; }
-  Position PositionOf(const Node* node) const { return positions_.find(node)->second; }
-  int PartitionOf(const Node* node) const { return partition_of_[PositionOf(node)]; }
+  int PartitionOf(const Node* node) const { return partition_of_[node->id()]; }
 
   absl::Status AssignPartitions(absl::FunctionRef<int(const Node*)> partition) {
-    const std::size_t size = module_.graph().size();
-    nodes_.reserve(size);
-    positions_.reserve(size);
-    partition_of_.assign(size, kNone);
+    partition_of_.assign(module_.graph().id_limit(), kNone);
     absl::flat_hash_map<int, int> index_of;  // of the user's numbers
     int last_number = -1;
     int last_index = kNone;
     for (const Node* node : module_.graph().nodes()) {
-      const Position position = static_cast<Position>(nodes_.size());
-      nodes_.push_back(node);
-      positions_.emplace(node, position);
       if (!HasPartition(*node)) continue;
       const int number = partition(node);
       if (number < 0) {
@@ -103,8 +93,8 @@ class Splitter {
         last_number = number;
         last_index = entry->second;
       }
-      partitions_[last_index].nodes.push_back(position);
-      partition_of_[position] = last_index;
+      partitions_[last_index].nodes.push_back(node);
+      partition_of_[node->id()] = last_index;
     }
     return absl::OkStatus();
   }
@@ -112,32 +102,26 @@ class Splitter {
   // A region's first partition holds its enter, and the last one its exit; the others get copies.
   void PlaceRegions(const SplitRegions& found) {
     for (const SplitRegion& region : found.regions) {
-      for (std::size_t i = 1; i < region.partitions.size(); ++i) {
-        partitions_[region.partitions[i]].entered.push_back(PositionOf(region.enter));
-      }
+      for (std::size_t i = 1; i < region.partitions.size(); ++i) partitions_[region.partitions[i]].entered.push_back(&region);
     }
     for (auto region = found.regions.rbegin(); region != found.regions.rend(); ++region) {
       if (region->exit == nullptr) continue;
-      exit_of_[PositionOf(region->enter)] = region->exit;
-      for (std::size_t i = 0; i + 1 < region->partitions.size(); ++i) {
-        partitions_[region->partitions[i]].left.push_back(PositionOf(region->enter));
-      }
+      for (std::size_t i = 0; i + 1 < region->partitions.size(); ++i) partitions_[region->partitions[i]].left.push_back(&*region);
     }
   }
 
   void FindSymbols() {
-    for (const Node* node : nodes_) {
-      const auto& custom = node->meta().custom;
-      if (custom.empty()) continue;
-      const auto symbol = custom.find(kSymbol);
-      if (symbol != custom.end() && symbol->second.isString()) symbols_.emplace(symbol->second.toStringRef(), PositionOf(node));
+    for (const Node* node : module_.graph().nodes()) {
+      if (!node->has_meta() || node->meta().custom.empty()) continue;
+      const auto symbol = node->meta().custom.find(kSymbol);
+      if (symbol != node->meta().custom.end() && symbol->second.isString()) symbols_.emplace(symbol->second.toStringRef(), node);
     }
   }
 
   // Calls fn for each node that stands for a symbol of `node`'s value.
   template <typename Fn>
   void ForEachSymbol(const Node& node, Fn&& fn) const {
-    if (symbols_.empty() || node.meta().custom.empty()) return;
+    if (symbols_.empty() || !node.has_meta()) return;
     const auto found = node.meta().custom.find(kFreeSymbols);
     if (found == node.meta().custom.end() || !found->second.isList()) return;
     for (const c10::IValue& symbol : found->second.toListRef()) {
@@ -148,13 +132,13 @@ class Splitter {
 
   // What each partition hands on, and who waits for whom. The order in which this is found is the order of outputs.
   void FindCrossings() {
-    std::vector<bool> is_output(nodes_.size(), false);
+    std::vector<bool> is_output(module_.graph().id_limit(), false);
     absl::flat_hash_set<std::pair<int, int>> known;
-    const auto hand_on = [&](Position value, int to) {
-      const int from = partition_of_[value];
+    const auto hand_on = [&](const Node* value, int to) {
+      const int from = PartitionOf(value);
       if (from == kNone || from == to) return;
-      if (!is_output[value]) partitions_[from].outputs.push_back(value);
-      is_output[value] = true;
+      if (!is_output[value->id()]) partitions_[from].outputs.push_back(value);
+      is_output[value->id()] = true;
       if (to == kNone) return;
       if (!dependences_.empty() && dependences_.back().from == from && dependences_.back().to == to) return;
       if (!known.insert({from, to}).second) return;
@@ -162,35 +146,30 @@ class Splitter {
       partitions_[from].dependents.push_back(to);
       ++partitions_[to].dependencies;
     };
-    for (Position position = 0; position < nodes_.size(); ++position) {
-      const Node* node = nodes_[position];
-      const int to = partition_of_[position];
-      if (to == kNone && node->op() != Op::kOutput) continue;
-      if (to != kNone && IsStateNode(*node)) continue;
+    for (const Node* node : module_.graph().nodes()) {
+      const int to = PartitionOf(node);
+      if (to == kNone ? node->op() != Op::kOutput : IsStateNode(*node)) continue;
       for (const Node* input : node->all_input_nodes()) {
-        const Position value = PositionOf(input);
-        if (partition_of_[value] == to) continue;
-        hand_on(value, to);
-        if (to != kNone) ForEachSymbol(*input, [&](Position symbol) { hand_on(symbol, to); });
+        if (PartitionOf(input) == to) continue;
+        hand_on(input, to);
+        if (to != kNone) ForEachSymbol(*input, [&](const Node* symbol) { hand_on(symbol, to); });
       }
     }
-    FindInputs();
   }
 
   void FindInputs() {
-    std::vector<int> taken_by(nodes_.size(), kNone);
+    std::vector<int> taken_by(module_.graph().id_limit(), kNone);
     for (int index = 0; index < static_cast<int>(partitions_.size()); ++index) {
       Partition& partition = partitions_[index];
-      const auto take = [&](Position value) {
-        if (partition_of_[value] == index || std::exchange(taken_by[value], index) == index) return;
-        (IsCopied(*nodes_[value]) ? partition.attributes : partition.inputs).push_back(value);
+      const auto take = [&](const Node* value) {
+        if (PartitionOf(value) == index || std::exchange(taken_by[value->id()], index) == index) return;
+        (IsCopied(*value) ? partition.attributes : partition.inputs).push_back(value);
       };
-      for (const Position position : partition.nodes) {
-        if (IsStateNode(*nodes_[position])) continue;
-        for (const Node* input : nodes_[position]->all_input_nodes()) {
-          const Position value = PositionOf(input);
-          if (partition_of_[value] == index) continue;
-          take(value);
+      for (const Node* node : partition.nodes) {
+        if (IsStateNode(*node)) continue;
+        for (const Node* input : node->all_input_nodes()) {
+          if (PartitionOf(input) == index) continue;
+          take(input);
           ForEachSymbol(*input, take);
         }
       }
@@ -210,7 +189,7 @@ class Splitter {
       for (const Dependence& dependence : dependences_) {
         if (dependence.from < dependence.to) continue;
         return absl::FailedPreconditionError(absl::StrCat("the original order can't be kept: ", partitions_[dependence.to].name,
-                                                          " comes first but takes %", NodeAt(dependence.value)->name(), " from ",
+                                                          " comes first but takes %", dependence.value->name(), " from ",
                                                           partitions_[dependence.from].name));
       }
       return in_order;
@@ -252,8 +231,8 @@ class Splitter {
     }
     std::vector<std::string> texts;
     for (std::size_t i = visited_at[index]; i < steps.size(); ++i) {
-      texts.push_back(absl::StrCat(partitions_[steps[i].to].name, " takes %", NodeAt(steps[i].value)->name(), " from ",
-                                   partitions_[steps[i].from].name));
+      texts.push_back(
+          absl::StrCat(partitions_[steps[i].to].name, " takes %", steps[i].value->name(), " from ", partitions_[steps[i].from].name));
     }
     return absl::FailedPreconditionError(absl::StrCat("the partitions depend on each other in a cycle: ", absl::StrJoin(texts, ", ")));
   }
@@ -298,59 +277,55 @@ class Splitter {
     const Partition& partition = partitions_[index];
     auto part = std::make_shared<GraphModule>();
     Graph& graph = part->graph();
-    const auto map = [this](Node* input) { return Argument(copies_[PositionOf(input)]); };
-
-    for (const Position position : partition.entered)
-      copies_[position] = CopyNode(*nodes_[position], nodes_[position]->target(), map, graph);
+    for (const SplitRegion* region : partition.entered) Copy(*region->enter, graph);
     for (std::size_t i = 0; i < partition.inputs.size(); ++i) {
-      const Node* input = nodes_[partition.inputs[i]];
+      const Node* input = partition.inputs[i];
       Node* placeholder = graph.Placeholder(options_.keep_original_input_names ? std::string(input->name()) : absl::StrCat("arg_", i));
-      placeholder->meta() = input->meta();
-      copies_[partition.inputs[i]] = placeholder;
+      SetCopy(*input, placeholder);
     }
-    for (const Position position : partition.attributes) {
-      const Node* node = nodes_[position];
+    for (const Node* node : partition.attributes) {
       const std::string path(node->path());
       DDPOPT_RETURN_IF_ERROR(Share(*node, path, *part));
       Record(partition, path, *node);
-      copies_[position] = CopyNode(*node, PathTarget{path}, map, graph);
+      Copy(*node, graph);
     }
-    for (const Position position : partition.nodes) {
-      const Node* node = nodes_[position];
+    for (const Node* node : partition.nodes) {
       if (node->op() != Op::kCallModule) {
-        copies_[position] = CopyNode(*node, node->target(), map, graph);
+        Copy(*node, graph);
         continue;
       }
       DDPOPT_ASSIGN_OR_RETURN(const std::string path, ModulePath(*node, *part));
       DDPOPT_RETURN_IF_ERROR(Share(*node, path, *part));
       Record(partition, path, *node);
-      copies_[position] = CopyNode(*node, PathTarget{path}, map, graph);
+      Copy(*node, PathTarget{path}, graph);
     }
-    for (const Position position : partition.left) {
-      const Node* exit = exit_of_.at(position);
-      CopyNode(*exit, exit->target(), map, graph);
-    }
+    for (const SplitRegion* region : partition.left) Copy(*region->exit, graph);
 
     std::vector<Argument> results;
-    for (const Position position : partition.outputs) results.emplace_back(copies_[position]);
+    for (const Node* output : partition.outputs) results.emplace_back(copies_[output->id()]);
     const bool bare = results.size() == 1 && !options_.tuple_return;
     graph.Output(bare ? results[0] : Argument::Tuple(std::move(results)));
     CopyModuleMeta(partition, *part);
     return part;
   }
 
-  template <typename Map>
-  Node* CopyNode(const Node& node, Target target, const Map& map, Graph& graph) const {
-    std::vector<Argument> args;
-    args.reserve(node.args().size());
-    for (const Argument& argument : node.args()) args.push_back(argument.Map(map));
+  // Makes `copy` the node that stands for `node` in the graph that is being built.
+  void SetCopy(const Node& node, Node* copy) {
+    if (node.has_meta()) copy->meta() = CopyMeta(node.meta());
+    copies_[node.id()] = copy;
+  }
+
+  void Copy(const Node& node, Graph& graph) { Copy(node, node.target(), graph); }
+
+  void Copy(const Node& node, Target target, Graph& graph) {
+    const auto map = [this](Node* input) { return Argument(copies_[input->id()]); };
+    arguments_.clear();
+    for (const Argument& argument : node.args()) arguments_.push_back(argument.Map(map));
     Kwargs kwargs;
     kwargs.reserve(node.kwargs().size());
     for (const auto& [name, argument] : node.kwargs()) kwargs.emplace_back(name, argument.Map(map));
-    Node* copy = graph.CreateNode(node.op(), std::move(target), std::move(args), std::move(kwargs),
-                                  options_.keep_original_node_names ? absl::string_view(node.name()) : absl::string_view());
-    copy->meta() = node.meta();
-    return copy;
+    SetCopy(node, graph.CreateNode(node.op(), std::move(target), arguments_, std::move(kwargs),
+                                   options_.keep_original_node_names ? absl::string_view(node.name()) : absl::string_view()));
   }
 
   // The input's metadata. Which of its inputs are static is said in indices into the placeholders; an attribute that is passed in is
@@ -360,8 +335,8 @@ class Splitter {
     for (const auto& [key, placeholders] : static_inputs_) {
       c10::List<int64_t> renumbered;
       for (std::size_t i = 0; i < partition.inputs.size(); ++i) {
-        const Position input = partition.inputs[i];
-        if (nodes_[input]->op() == Op::kGetAttr || placeholders.contains(input)) renumbered.push_back(static_cast<int64_t>(i));
+        const Node* input = partition.inputs[i];
+        if (input->op() == Op::kGetAttr || placeholders.contains(input)) renumbered.push_back(static_cast<int64_t>(i));
       }
       part.meta()[key] = renumbered;
     }
@@ -375,10 +350,10 @@ class Splitter {
       for (const c10::IValue& index : found->second.toListRef()) {
         if (index.isInt()) indices.insert(index.toInt());
       }
-      absl::flat_hash_set<Position>& placeholders = static_inputs_[key];
+      absl::flat_hash_set<const Node*>& placeholders = static_inputs_[key];
       int64_t index = 0;
-      for (Position position = 0; position < nodes_.size(); ++position) {
-        if (nodes_[position]->op() == Op::kPlaceholder && indices.contains(index++)) placeholders.insert(position);
+      for (const Node* node : module_.graph().nodes()) {
+        if (node->op() == Op::kPlaceholder && indices.contains(index++)) placeholders.insert(node);
       }
     }
   }
@@ -386,15 +361,15 @@ class Splitter {
   // From here on copies_ holds nodes of the outer graph.
   absl::Status BuildOuter(const std::vector<int>& order, GraphModule& outer) {
     Graph& graph = outer.graph();
-    copies_.assign(nodes_.size(), nullptr);
+    copies_.assign(copies_.size(), nullptr);
     // torch.fx reads every attribute in the outer graph, also nested graphs that only submodules use.
     const bool read_all = options_.attributes == SplitOptions::Attributes::kPass && (!options_.keep_original_order || order.empty());
-    for (Position position = 0; position < nodes_.size(); ++position) {
-      const Node* node = nodes_[position];
+    for (const Node* node : module_.graph().nodes()) {
       if (node->op() == Op::kPlaceholder) {
-        CopyPlaceholder(position, graph);
+        const std::string target(options_.keep_original_node_names ? std::string(node->name()) : std::string(node->path()));
+        SetCopy(*node, graph.CreateNode(Op::kPlaceholder, PathTarget{target}, node->args()));
       } else if (node->op() == Op::kGetAttr && read_all) {
-        DDPOPT_RETURN_IF_ERROR(ReadAttribute(position, outer));
+        DDPOPT_RETURN_IF_ERROR(ReadAttribute(*node, outer));
       }
     }
     c10::List<std::string> names;
@@ -402,70 +377,55 @@ class Splitter {
       const Partition& partition = partitions_[index];
       names.push_back(partition.name);
       std::vector<Argument> args;
-      for (const Position input : partition.inputs) {
-        if (copies_[input] == nullptr) DDPOPT_RETURN_IF_ERROR(ReadAttribute(input, outer));
-        args.emplace_back(copies_[input]);
+      for (const Node* input : partition.inputs) {
+        DDPOPT_RETURN_IF_ERROR(ReadAttribute(*input, outer));
+        args.emplace_back(copies_[input->id()]);
       }
       TakeApart(partition, graph.CallModule(partition.name, std::move(args)), graph);
     }
     outer.meta()[kPartitionNames] = names;
     const Node* output = module_.graph().output_node();
     if (output == nullptr) return absl::OkStatus();
-    for (const Node* input : output->all_input_nodes()) {
-      const Position position = PositionOf(input);
-      if (copies_[position] == nullptr) DDPOPT_RETURN_IF_ERROR(ReadAttribute(position, outer));
-    }
-    graph.CopyNode(*output, [this](Node* input) { return Argument(copies_[PositionOf(input)]); });
+    for (const Node* input : output->all_input_nodes()) DDPOPT_RETURN_IF_ERROR(ReadAttribute(*input, outer));
+    Copy(*output, graph);
     return absl::OkStatus();
   }
 
-  void CopyPlaceholder(Position position, Graph& graph) {
-    const Node* node = nodes_[position];
-    std::vector<Argument> defaults;
-    for (const Argument& argument : node->args()) defaults.push_back(argument);
-    const std::string target(options_.keep_original_node_names ? std::string(node->name()) : std::string(node->path()));
-    copies_[position] = graph.CreateNode(Op::kPlaceholder, PathTarget{target}, std::move(defaults));
-    copies_[position]->meta() = node->meta();
-  }
-
-  absl::Status ReadAttribute(Position position, GraphModule& outer) {
-    const Node* node = nodes_[position];
-    CHECK(node->op() == Op::kGetAttr) << "%" << node->name() << " has no value in the outer graph";
-    const std::string path(node->path());
-    DDPOPT_RETURN_IF_ERROR(Share(*node, path, outer));
-    copies_[position] = outer.graph().GetAttr(path);
-    copies_[position]->meta() = node->meta();
+  // Gives a value that the outer graph doesn't have yet, an attribute, its node.
+  absl::Status ReadAttribute(const Node& node, GraphModule& outer) {
+    if (copies_[node.id()] != nullptr) return absl::OkStatus();
+    CHECK(node.op() == Op::kGetAttr) << "%" << node.name() << " has no value in the outer graph";
+    const std::string path(node.path());
+    DDPOPT_RETURN_IF_ERROR(Share(node, path, outer));
+    SetCopy(node, outer.graph().GetAttr(path));
     return absl::OkStatus();
   }
 
   // Gives each output of a partition its node in the outer graph.
   void TakeApart(const Partition& partition, Node* call, Graph& graph) {
-    const auto set = [this](Position position, Node* value) {
-      value->meta() = nodes_[position]->meta();
-      value->meta().type_expr.clear();
-      copies_[position] = value;
+    const auto set = [this](const Node& output, Node* value) {
+      SetCopy(output, value);
+      if (value->has_meta()) value->meta().type_expr.clear();
     };
     if (partition.outputs.size() == 1 && !options_.tuple_return) {
-      set(partition.outputs[0], call);
+      set(*partition.outputs[0], call);
       return;
     }
     for (std::size_t i = 0; i < partition.outputs.size(); ++i) {
       const c10::IValue index(static_cast<int64_t>(i));
-      set(partition.outputs[i], graph.CreateNode(Op::kCallFunction, OpaqueTarget{"operator.getitem"}, {call, index}));
+      set(*partition.outputs[i], graph.CreateNode(Op::kCallFunction, OpaqueTarget{"operator.getitem"}, {call, index}));
     }
   }
 
   const GraphModule& module_;
   const SplitOptions& options_;
-  std::vector<const Node*> nodes_;
-  absl::flat_hash_map<const Node*, Position> positions_;
-  std::vector<int> partition_of_;
+  std::vector<int> partition_of_;      // by node id
   std::vector<Partition> partitions_;  // in the order of their first nodes
   std::vector<Dependence> dependences_;
-  absl::flat_hash_map<Position, const Node*> exit_of_;
-  absl::flat_hash_map<std::string, Position> symbols_;
-  std::map<std::string, absl::flat_hash_set<Position>> static_inputs_;  // by the metadata's key: placeholders
-  std::vector<Node*> copies_;                                           // in the graph that is being built
+  absl::flat_hash_map<std::string, const Node*> symbols_;
+  std::map<std::string, absl::flat_hash_set<const Node*>> static_inputs_;  // by the metadata's key: placeholders
+  std::vector<Node*> copies_;                                              // by node id: the node in the graph that is being built
+  std::vector<Argument> arguments_;
 };
 
 }  // namespace

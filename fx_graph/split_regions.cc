@@ -32,12 +32,11 @@ void AddPartition(SplitRegion& region, int partition) {
 }
 
 // With regions, the partitions' numbers never go down.
-absl::Status CheckMonotonic(const Graph& graph, absl::Span<const int> partition_of) {
-  std::size_t position = 0;
+absl::Status CheckMonotonic(const Graph& graph, absl::FunctionRef<int(const Node&)> partition_of) {
   int highest = -1;
   const Node* last = nullptr;
   for (const Node* node : graph.nodes()) {
-    const int partition = partition_of[position++];
+    const int partition = partition_of(*node);
     if (partition < 0) continue;
     if (partition < highest) {
       return absl::FailedPreconditionError(absl::StrCat("a graph with autocast or grad-mode regions can't be cut so that %",
@@ -54,15 +53,14 @@ absl::Status CheckMonotonic(const Graph& graph, absl::Span<const int> partition_
 
 bool IsStateNode(const Node& node) { return StateOf(node) != State::kNone; }
 
-absl::StatusOr<SplitRegions> FindSplitRegions(const Graph& graph, absl::Span<const int> partition_of) {
+absl::StatusOr<SplitRegions> FindSplitRegions(const Graph& graph, absl::FunctionRef<int(const Node&)> partition_of) {
   SplitRegions result;
   std::vector<SplitRegion> entered;
   std::vector<std::size_t> active;  // indices into `entered`
   std::vector<SplitRegion> grad_modes;
   std::vector<int> ambient;
-  std::size_t position = 0;
   for (const Node* node : graph.nodes()) {
-    const int partition = partition_of[position++];
+    const int partition = partition_of(*node);
     if (partition < 0) continue;
     switch (StateOf(*node)) {
       case State::kEnter:

@@ -4,11 +4,10 @@
 // Regions of a graph in which something other than its values decides what operators do: between an _enter_autocast and its
 // _exit_autocast (inference mode likewise), or from a _set_grad_enabled to the next. SplitModule enters them again in each partition.
 
-#include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "fx_graph/graph.h"
 
 namespace ddpopt::fx {
@@ -30,10 +29,10 @@ struct SplitRegions {
   std::vector<int> ambient_grad_mode;
 };
 
-// `partition_of[i]` is the partition of the i-th node of the graph, or -1. Partitions must be numbered in the order of their first
+// `partition_of(node)` is its partition, or -1 if it has none. Partitions must be numbered in the order of their first
 // nodes. FailedPrecondition: with regions, a node whose partition comes before that of an earlier node; an exit without its enter, or
 // an enter without its exit; arguments that are no constants.
-absl::StatusOr<SplitRegions> FindSplitRegions(const Graph& graph, absl::Span<const int> partition_of);
+absl::StatusOr<SplitRegions> FindSplitRegions(const Graph& graph, absl::FunctionRef<int(const Node&)> partition_of);
 
 }  // namespace ddpopt::fx
 
