@@ -148,7 +148,7 @@ TEST_F(DeadCodeTest, NestedGraphsAreCleanedAndJudged) {
   EXPECT_THAT(Names(writer->graph()), ElementsAre("a", "a_1", "result", "output"));
 }
 
-// A nested graph that writes only in dead code... has no dead code: it is the write that makes its call impure.
+// Nested graphs are cleaned first, so that what is dropped there counts no more for the node that calls them.
 TEST_F(DeadCodeTest, AModuleMadePureByCleaningGoesInTheSameRun) {
   auto nested = std::make_shared<GraphModule>();
   Node* a = nested->graph().Placeholder("a");
