@@ -41,7 +41,9 @@ std::string NameFromTarget(const Target& target) {
   }
   std::string text = TargetToString(target);
   if (std::holds_alternative<OpaqueTarget>(target) || std::holds_alternative<HigherOrderTarget>(target)) {
-    const std::size_t dot = text.rfind('.');
+    std::size_t dot = text.rfind('.');
+    // An overload that only Python has, "torch.ops.ns.name.overload", is called "name.overload" as those of the dispatcher are.
+    if (absl::StartsWith(text, "torch.ops.") && std::count(text.begin(), text.end(), '.') == 4) dot = text.rfind('.', dot - 1);
     if (dot != std::string::npos && dot + 1 < text.size()) text = text.substr(dot + 1);
   } else if (text.size() >= 4 && absl::StartsWith(text, "__") && absl::EndsWith(text, "__")) {
     text = text.substr(2, text.size() - 4);

@@ -314,6 +314,16 @@ TEST_F(SplitModuleTest, AnOrderThatCannotBeKeptIsRefusedByName) {
               HasSubstr("submod_0 comes first but takes %relu_default_1 from submod_1"));
 }
 
+TEST_F(SplitModuleTest, NodesAreNamedAfterTheirTargets) {
+  Node* x = Placeholder("x");
+  for (const char* target : {"torch.ops.only_python.myOp.Scalar_out", "torch.ops.aten.numpy_T", "torch._C._nn.linear", "operator.getitem"}) {
+    x = Opaque(target, {x}, 0);
+  }
+  module_.graph().Output(x);
+  EXPECT_THAT(Text(*Get(), "submod_0"), AllOf(HasSubstr("%my_op_scalar_out :"), HasSubstr("%numpy_t :"), HasSubstr("%linear :"),
+                                              HasSubstr("%getitem :")));
+}
+
 TEST_F(SplitModuleTest, NamesCanBeKept) {
   Node* x = module_.graph().CreateNode(Op::kPlaceholder, PathTarget{"L_x_"}, {c10::IValue(3)}, {}, "l_x");
   Node* a = Put(module_.graph().CallFunction(FindOperator("aten::relu"), {x}, {}, "first"), 0);
