@@ -52,7 +52,8 @@ print     Graph::ToString;  parse: ParseGraph of that text;  lint: Graph::Lint
 bytes     of heap that the built graph holds
 interpreter overhead: a chain of aten.contiguous run by the Interpreter, less the same boxed calls in a loop
 
-Times are the thread's processor time. Scale, of the same run: real_add_ns, a boxed dispatcher add of 8 floats; list_walk_ns_per_node, a plain intrusive list of 100,000 nodes.
+Times are the thread's processor time. Scale, of the same run: real_add_ns, a boxed dispatcher add of 8 floats; list_walk_ns_per_node,
+a plain intrusive list of 100,000 nodes.
 )";
 
 // The processor's time of this thread, which alone works here: other programs that keep the machine busy don't count.
@@ -273,7 +274,8 @@ int Main(int argc, char** argv) {
     }
   }
 
-  // Memory that one graph gave back serves the next: handing out fresh pages is the kernel's work, and would be measured at some sizes only.
+  // Memory that one graph gave back serves the next: handing out fresh pages is the kernel's work, and would be measured at some sizes
+  // only.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   c10::NoGradGuard no_grad;

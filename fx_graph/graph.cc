@@ -198,8 +198,8 @@ void Graph::Order(Node* node) {
   if (node->order_ == low) Reorder(node);
 }
 
-// Spreads the numbers around a node that found no room: over the smallest range of numbers, a power of two, that is sparse enough, so that many
-// insertions at one place cost O(log n) each. (Bender et al., "Two simplified algorithms for maintaining order in a list".)
+// Spreads the numbers around a node that found no room: over the smallest range of numbers, a power of two, that is sparse enough, so
+// that many insertions at one place cost O(log n) each. (Bender et al., "Two simplified algorithms for maintaining order in a list".)
 void Graph::Reorder(Node* around) {
   constexpr double kDensity = 1.4;
   const std::uint64_t place = around->order_;
@@ -256,13 +256,16 @@ Node* Graph::Finish(Node* node, absl::Span<const Argument> args, Kwargs* kwargs)
 }
 
 Node* Graph::CreateNode(Op op, Target target, absl::Span<const Argument> args, Kwargs kwargs, absl::string_view name_hint) {
-  TargetEntry* entry = Intern(op, std::move(target));
-  Node* node = NewNode(op, entry);
+  return CreateNode(Intern(op, std::move(target)), args, std::move(kwargs), name_hint);
+}
+
+Node* Graph::CreateNode(TargetEntry* target, absl::Span<const Argument> args, Kwargs kwargs, absl::string_view name_hint) {
+  Node* node = NewNode(target->op, target);
   if (!name_hint.empty()) {
     node->SetName(names_.Create(name_hint));
   } else {
-    if (entry->candidate.base == nullptr) entry->candidate = names_.Parse(NameFromTarget(entry->target));
-    node->SetName(names_.Create(entry->candidate));
+    if (target->candidate.base == nullptr) target->candidate = names_.Parse(NameFromTarget(target->target));
+    node->SetName(names_.Create(target->candidate));
   }
   return Finish(node, args, kwargs.empty() ? nullptr : new Kwargs(std::move(kwargs)));
 }
@@ -272,15 +275,7 @@ Node* Graph::Placeholder(absl::string_view name) { return CreateNode(Op::kPlaceh
 Node* Graph::GetAttr(absl::string_view path) { return CreateNode(Op::kGetAttr, PathTarget{std::string(path)}); }
 
 Node* Graph::CallFunction(const c10::OperatorHandle& op, absl::Span<const Argument> args, Kwargs kwargs, absl::string_view name_hint) {
-  TargetEntry* entry = Intern(Op::kCallFunction, op);
-  Node* node = NewNode(Op::kCallFunction, entry);
-  if (!name_hint.empty()) {
-    node->SetName(names_.Create(name_hint));
-  } else {
-    if (entry->candidate.base == nullptr) entry->candidate = names_.Parse(NameFromTarget(entry->target));
-    node->SetName(names_.Create(entry->candidate));
-  }
-  return Finish(node, args, kwargs.empty() ? nullptr : new Kwargs(std::move(kwargs)));
+  return CreateNode(Intern(Op::kCallFunction, op), args, std::move(kwargs), name_hint);
 }
 
 Node* Graph::CallModule(absl::string_view path, absl::Span<const Argument> args, Kwargs kwargs) {
@@ -381,8 +376,10 @@ absl::Status Graph::Move(Node* node, Node* anchor, bool after) {
     if (part->graph() != this) {
       return absl::InvalidArgumentError(absl::StrCat("can't move node %", node->name(), " next to %", anchor->name(), ": they are of two graphs"));
     }
-    if (part->erased_) return absl::InvalidArgumentError(absl::StrCat("can't move node %", node->name(), " next to %", anchor->name(), ": %",
-                                                                      part->name(), " is erased"));
+    if (part->erased_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("can't move node %", node->name(), " next to %", anchor->name(), ": %", part->name(), " is erased"));
+    }
   }
   if (node == anchor) return absl::OkStatus();
   NodeLink* link = node->link();
@@ -549,8 +546,8 @@ absl::Status Graph::Lint() const {
     }
     earlier[node->id_] = true;
 
-    // Its users' list holds uses of it alone, each within its user's own block. Each use being in one list, and there being as many in the lists
-    // as in the blocks, no list lacks one.
+    // Its users' list holds uses of it alone, each within its user's own block. Each use being in one list, and there being as many in
+    // the lists as in the blocks, no list lacks one.
     const NodeUse* before = nullptr;
     std::size_t users = 0;
     for (const NodeUse* use = node->first_use_; use != nullptr; before = use, use = use->next) {

@@ -9,8 +9,8 @@
 //   g.Output(y);
 //   for (fx::Node* n : g.nodes()) std::cout << n->ToString() << "\n";
 //
-// A Graph owns its nodes; addresses are stable, and an erased node's is not used again before the graph dies, so that a stale pointer is told from
-// a live one. Not copyable (see CopyFrom), not thread-safe.
+// A Graph owns its nodes; addresses are stable, and an erased node's is not used again before the graph dies, so that a stale pointer
+// is told from a live one. Not copyable (see CopyFrom), not thread-safe.
 
 #include <cstdint>
 #include <deque>
@@ -79,8 +79,8 @@ class Graph {
   // Above the id of every node, erased ones included.
   std::uint32_t id_limit() const { return num_made_; }
 
-  // The live nodes of that kind (and target), in the order in which they were made, or with `sort`, the default, in graph order. Costs as much as
-  // there are nodes found, whatever the graph's size.
+  // The live nodes of that kind (and target), in the order in which they were made, or with `sort`, the default, in graph order. Costs
+  // as much as there are nodes found, whatever the graph's size.
   std::vector<Node*> FindNodes(Op op, bool sort = true) const;
   std::vector<Node*> FindNodes(Op op, const Target& target, bool sort = true) const;
 
@@ -102,37 +102,39 @@ class Graph {
   //
   //   { auto scope = g.InsertingAfter(x);  y = g.CallFunction(relu, {x}); }
   //
-  // Nodes go directly before or after `node`, which must be a live node of this graph (CHECK); so several made after it come out in reverse. Null
-  // stands for the whole graph: before its first node, or after its last. If `node` is erased meanwhile, its neighbour takes its place.
+  // Nodes go directly before or after `node`, which must be a live node of this graph (CHECK); so several made after it come out in
+  // reverse. Null stands for the whole graph: before its first node, or after its last. If `node` is erased meanwhile, its neighbour
+  // takes its place.
   class InsertScope;
   [[nodiscard]] InsertScope InsertingBefore(Node* node);
   [[nodiscard]] InsertScope InsertingAfter(Node* node);
 
   // Errors (nothing is changed then): a null, foreign or already erased node; a node that still has users.
   absl::Status EraseNode(Node* node);
-  // Erases all of them, users before what they use, in whatever order they are given. Errors (nothing is changed then): as EraseNode; a node given
-  // twice; a node with a user that is not among them.
+  // Erases all of them, users before what they use, in whatever order they are given. Errors (nothing is changed then): as EraseNode;
+  // a node given twice; a node with a user that is not among them.
   absl::Status EraseNodes(absl::Span<Node* const> nodes);
 
-  // Makes a copy of `node` (of any graph) at the insertion point, its inputs mapped by `map`: kind, target, arguments and metadata (see NodeMeta);
-  // its name is the hint for the copy's. Users and place are not copied.
+  // Makes a copy of `node` (of any graph) at the insertion point, its inputs mapped by `map`: kind, target, arguments and metadata
+  // (see NodeMeta); its name is the hint for the copy's. Users and place are not copied.
   Node* CopyNode(const Node& node, absl::FunctionRef<Argument(Node*)> map);
 
   // Copies every node of `other`, which may be this graph, in order; returns old -> new. Precondition (CHECK): definitions before uses.
   NodeMap CopyFrom(const Graph& other);
-  // Copies `other` without its output node, to use its value here: nodes that `values` holds already (its placeholders, say) are not copied, but
-  // replaced by these; the copies are added. Returns the output's value, None if there is no output.
-  // Errors: a use before its definition; what was copied until then stays.
+  // Copies `other` without its output node, to use its value here: nodes that `values` holds already (its placeholders, say) are not
+  // copied, but replaced by these; the copies are added. Returns the output's value, None if there is no output. Errors: a use before
+  // its definition; what was copied until then stays.
   absl::StatusOr<Argument> GraphCopy(const Graph& other, NodeMap& values);
 
-  // Checks list links and order, unique names, that every argument is an earlier node of this graph, that user lists are exact, the tables behind
-  // FindNodes, that targets fit kinds, and that there is at most one output and that it comes last. The error names the node.
+  // Checks list links and order, unique names, that every argument is an earlier node of this graph, that user lists are exact, the
+  // tables behind FindNodes, that targets fit kinds, and that there is at most one output and that it comes last. The error names the
+  // node.
   absl::Status Lint() const;
 
   // Counts edits: it changes whenever a node is made, erased or moved, or gets other arguments or another target. Metadata doesn't count.
   std::uint64_t version() const { return version_; }
-  // One thing computed from the graph and kept until the next edit: the Interpreter's plan. Null if there is none. These two may be called by
-  // several threads at once that otherwise only read the graph.
+  // One thing computed from the graph and kept until the next edit: the Interpreter's plan. Null if there is none. These two may be
+  // called by several threads at once that otherwise only read the graph.
   std::shared_ptr<const void> derived() const;
   void set_derived(std::shared_ptr<const void> derived) const;
 
@@ -166,6 +168,7 @@ class Graph {
 
   bool Owns(const Node* node) const { return node != nullptr && node->graph() == this && !node->erased_; }
   absl::Status CheckErasable(const Node* node) const;
+  Node* CreateNode(TargetEntry* target, absl::Span<const Argument> args, Kwargs kwargs, absl::string_view name_hint);
   Node* NewNode(Op op, TargetEntry* target);
   Node* Finish(Node* node, absl::Span<const Argument> args, Kwargs* kwargs);
   Node* CopyNode(const Node& node, TargetEntry* target, NameTable::Base* base, absl::FunctionRef<Argument(Node*)> map);
@@ -222,8 +225,8 @@ class Graph::InsertScope {
   InsertPoint old_;
 };
 
-// A value for each node of one graph, found by the node's id: an array, where a hash map would do a search per node. Values are T() until set.
-// Nodes made after the table are fine.
+// A value for each node of one graph, found by the node's id: an array, where a hash map would do a search per node. Values are T()
+// until set. Nodes made after the table are fine.
 //
 //   fx::NodeTable<int> depth(graph);
 //   depth[node] = 1;

@@ -1,6 +1,6 @@
 // Edits of graphs: each way of changing one, what it must leave exact, and random sequences of them against a plain model.
-// Numbers of "kinds" are those of the collected public reports: 32 copies that share, 37 double erase and stale users, 38 order of erasing,
-// 39 uses inside nested lists.
+// Numbers of "kinds" are those of the collected public reports: 32 copies that share, 37 double erase and stale users, 38 order of
+// erasing, 39 uses inside nested lists.
 
 #include <algorithm>
 #include <cstdint>

@@ -49,9 +49,9 @@ class GraphModule {
   Graph& graph() { return *graph_; }
   const Graph& graph() const { return *graph_; }
 
-  // Paths are dotted. "blocks.0.weight" may be one key here, or name "0.weight" in the submodule "blocks": lookups try the key first, then the
-  // submodules whose path it begins with. Adding makes a key of this module. Errors: InvalidArgument (an empty path or part), AlreadyExists,
-  // NotFound.
+  // Paths are dotted. "blocks.0.weight" may be one key here, or name "0.weight" in the submodule "blocks": lookups try the key first,
+  // then the submodules whose path it begins with. Adding makes a key of this module. Errors: InvalidArgument (an empty path or part),
+  // AlreadyExists, NotFound.
   absl::Status AddAttr(absl::string_view path, c10::IValue value, AttrKind kind);
   absl::StatusOr<Attr> GetAttr(absl::string_view path) const;
   // The attribute, valid until it is deleted, or null.
@@ -62,11 +62,11 @@ class GraphModule {
   absl::Status DeleteAttr(absl::string_view path);
   const std::map<std::string, Attr>& attrs() const { return attrs_; }
 
-  // Every attribute of the module and of the graphs nested in it, with its full path: the module's own in the order of adding, then the submodules'.
-  // Something shared appears under each of its paths.
+  // Every attribute of the module and of the graphs nested in it, with its full path: the module's own in the order of adding, then
+  // the submodules'. Something shared appears under each of its paths.
   std::vector<std::pair<std::string, const Attr*>> NamedAttrs() const;
-  // The paths among NamedAttrs at which the very same object lies as at `path` (a tied parameter), `path` itself left out. Numbers and other values
-  // without identity have none.
+  // The paths among NamedAttrs at which the very same object lies as at `path` (a tied parameter), `path` itself left out. Numbers and
+  // other values without identity have none.
   std::vector<std::string> AliasesOf(absl::string_view path) const;
 
   absl::Status AddSubmodule(absl::string_view path, Submodule submodule);
@@ -75,8 +75,8 @@ class GraphModule {
   const Submodule* FindSubmodule(absl::string_view path) const;
   // Of this module's own keys.
   absl::Status DeleteSubmodule(absl::string_view path);
-  // Deletes the submodules that no get_attr or call_module node of this graph names, nor anything inside them; a called module keeps all that
-  // it has. Returns the paths of those deleted. Submodules' own submodules are theirs to delete.
+  // Deletes the submodules that no get_attr or call_module node of this graph names, nor anything inside them; a called module keeps
+  // all that it has. Returns the paths of those deleted. Submodules' own submodules are theirs to delete.
   std::vector<std::string> DeleteAllUnusedSubmodules();
   const std::map<std::string, Submodule>& submodules() const { return submodules_; }
 
@@ -84,8 +84,8 @@ class GraphModule {
   std::map<std::string, c10::IValue>& meta() { return meta_; }
   const std::map<std::string, c10::IValue>& meta() const { return meta_; }
 
-  // An independent module: graphs, metadata (see NodeMeta) and nested graph modules are copied, a nested one that lies under several paths once.
-  // Tensors and other attribute values and compiled callables are shared.
+  // An independent module: graphs, metadata (see NodeMeta) and nested graph modules are copied, a nested one that lies under several
+  // paths once. Tensors and other attribute values and compiled callables are shared.
   std::shared_ptr<GraphModule> Clone() const;
 
   // Graph::Lint, and that every get_attr and call_module target exists; the same for nested graph modules.

@@ -8,8 +8,8 @@
 //   names.Create("add").text;       // "add_1"
 //   names.Create("sum").text;       // "sum_1": "sum" is Python's
 //
-// A name is a base with or without a number; each base keeps the numbers it gave away as bits, so that a million names cost little more than
-// their characters and none is compared with the others. Names are never given back. Not thread-safe.
+// A name is a base with or without a number; each base keeps the numbers it gave away as bits, so that a million names cost little
+// more than their characters and none is compared with the others. Names are never given back. Not thread-safe.
 
 #include <cstdint>
 #include <deque>
@@ -68,7 +68,8 @@ class NameTable {
   Name Create(const Candidate& candidate);
   // Create(Parse(wish)).
   Name Create(absl::string_view wish);
-  // The same for a name that another table gave out as `like`, whose base here is `base`; saves the search. Precondition: same text of the base.
+  // The same for a name that another table gave out as `like`, whose base here is `base`; saves the search. Precondition: same text of
+  // the base.
   Name CreateLike(Base* base, absl::string_view like);
   // The base of that text, made if need be.
   Base* FindOrAddBase(absl::string_view text);

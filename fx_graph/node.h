@@ -136,8 +136,8 @@ struct NodeSource {
   std::string pass_name;  // that made it
 };
 
-// What is known of a node. The copy rule: whatever copies a node (CopyNode, CopyFrom, Clone, ReplaceAllUsesWith with propagate_meta) copies
-// all of this with CopyMeta: lists, tuples and dicts are copied to any depth, tensors and other objects in them are shared.
+// What is known of a node. The copy rule: whatever copies a node (CopyNode, CopyFrom, Clone, ReplaceAllUsesWith with propagate_meta)
+// copies all of this with CopyMeta: lists, tuples and dicts are copied to any depth, tensors and other objects in them are shared.
 struct NodeMeta {
   c10::IValue val;                 // fake value(s) of the node; None when unknown
   std::string nn_module;           // dotted path of the module whose forward made the node
@@ -309,16 +309,16 @@ class Node {
   UserRange users() const { return UserRange(first_use_, last_use_, num_users_); }
   // The distinct nodes that this one takes, in order of first appearance.
   InputRange all_input_nodes() const { return InputRange(uses_, num_inputs_); }
-  // Rewrites the uses of this node to `other`, in the users that `replace_in` agrees to; returns the changed users. `other` itself is left alone
-  // if it uses this. With propagate_meta, `other` gets a copy of this node's metadata. Preconditions (CHECK): `other` is a live node of
-  // this graph, and has no metadata of its own if propagate_meta.
+  // Rewrites the uses of this node to `other`, in the users that `replace_in` agrees to; returns the changed users. `other` itself is
+  // left alone if it uses this. With propagate_meta, `other` gets a copy of this node's metadata. Preconditions (CHECK): `other` is a
+  // live node of this graph, and has no metadata of its own if propagate_meta.
   std::vector<Node*> ReplaceAllUsesWith(Node* other);
   std::vector<Node*> ReplaceAllUsesWith(Node* other, absl::FunctionRef<bool(Node*)> replace_in, bool propagate_meta = false);
   // Rewrites the uses of `from` in this node's arguments.
   void ReplaceInputWith(Node* from, Node* to);
 
-  // Moves `node`, of the same graph, to directly before or after this one; constant time. Whether uses still follow definitions is for Lint to
-  // say. Nothing happens if `node` is this one. Errors: a null, erased or foreign node.
+  // Moves `node`, of the same graph, to directly before or after this one; constant time. Whether uses still follow definitions is for
+  // Lint to say. Nothing happens if `node` is this one. Errors: a null, erased or foreign node.
   absl::Status Prepend(Node* node);
   absl::Status Append(Node* node);
 
@@ -328,8 +328,8 @@ class Node {
   bool has_meta() const { return meta_ != nullptr; }
 
   Graph* graph() const;
-  // Numbers the nodes of a graph in the order in which they were made: 0, 1, ... below Graph::id_limit(). Never used again. For tables over nodes
-  // see NodeTable.
+  // Numbers the nodes of a graph in the order in which they were made: 0, 1, ... below Graph::id_limit(). Never used again. For tables
+  // over nodes see NodeTable.
   std::uint32_t id() const { return id_; }
   bool erased() const { return erased_; }
   // Of an erased node: whatever follows it by now, and null.
@@ -338,7 +338,8 @@ class Node {
   // Whether this node comes earlier in their graph than `other`; constant time. Precondition: both are live nodes of one graph.
   bool IsBefore(const Node* other) const { return order_ < other->order_; }
 
-  // One line, as torch.fx's format_node: "%add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1), kwargs = {})".
+  // One line, as torch.fx's format_node: "%add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1),
+  // kwargs = {})".
   std::string ToString() const;
 
  private:
