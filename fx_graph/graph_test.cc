@@ -188,6 +188,49 @@ TEST(GraphModuleTest, RemembersTheOrderOfAdding) {
   EXPECT_LT(clone->GetAttr("a")->order, clone->GetAttr("last")->order);
 }
 
+// Nested paths, ties and sharing: kinds 2 and 30 of the collected public reports.
+TEST(GraphModuleTest, PathsLeadIntoSubmodulesAndTiesAreTold) {
+  using Kind = GraphModule::AttrKind;
+  const at::Tensor w = at::ones({2});
+  auto inner = std::make_shared<GraphModule>();
+  ASSERT_TRUE(inner->AddAttr("lin.weight", w, Kind::kParameter).ok());
+  auto block = std::make_shared<GraphModule>();
+  ASSERT_TRUE(block->AddSubmodule("0", {inner, nullptr}).ok());
+  GraphModule module;
+  ASSERT_TRUE(module.AddAttr("head", w, Kind::kParameter).ok());
+  ASSERT_TRUE(module.AddAttr("other", at::ones({2}), Kind::kParameter).ok());
+  ASSERT_TRUE(module.AddSubmodule("block", {block, nullptr}).ok());
+  ASSERT_TRUE(module.AddSubmodule("again", {block, nullptr}).ok());
+  ASSERT_NE(module.FindAttr("block.0.lin.weight"), nullptr);
+  EXPECT_TRUE(module.FindAttr("block.0.lin.weight")->value.toTensor().is_same(w));
+  EXPECT_EQ(module.FindSubmodule("block.0")->graph_module, inner);
+  EXPECT_EQ(module.FindAttr("block.1.lin.weight"), nullptr);
+  EXPECT_THAT(module.AliasesOf("head"), ElementsAre("block.0.lin.weight", "again.0.lin.weight"));
+  EXPECT_THAT(module.AliasesOf("other"), IsEmpty());
+  EXPECT_EQ(module.NamedAttrs().size(), 4u);
+  const auto clone = module.Clone();
+  EXPECT_NE(clone->FindSubmodule("block")->graph_module, block);
+  EXPECT_EQ(clone->FindSubmodule("block")->graph_module, clone->FindSubmodule("again")->graph_module);
+  EXPECT_THAT(clone->AliasesOf("head"), ElementsAre("block.0.lin.weight", "again.0.lin.weight"));
+  EXPECT_EQ(module.AddAttr("block", 1, Kind::kConstant).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(module.AddAttr("a..b", 1, Kind::kConstant).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GraphModuleTest, UnusedSubmodulesGo) {
+  GraphModule module;
+  const auto leaf = std::make_shared<GraphModule>();
+  for (const char* path : {"called", "called.inner", "body", "a.b", "unused", "calledx"}) {
+    ASSERT_TRUE(module.AddSubmodule(path, {leaf, nullptr}).ok());
+  }
+  Graph& graph = module.graph();
+  graph.CallModule("called", {});
+  graph.GetAttr("body");
+  graph.GetAttr("a.b.weight");
+  EXPECT_THAT(module.DeleteAllUnusedSubmodules(), ElementsAre("calledx", "unused"));
+  EXPECT_EQ(module.submodules().size(), 4u);
+  EXPECT_THAT(module.DeleteAllUnusedSubmodules(), IsEmpty());
+}
+
 TEST(GraphModuleTest, ErrorsNameThePath) {
   GraphModule module;
   EXPECT_EQ(module.GetAttr("w").status().code(), absl::StatusCode::kNotFound);
