@@ -3,15 +3,15 @@
 load("//bazel:ddpopt.bzl", "ddpopt_cc_library")
 
 def public_headers_test(name, library, headers):
-    """Fails unless `library` has exactly these public headers, each compiles alone, and none leaks a macro or a private header.
+    """Fails unless `library` has exactly these public headers of its package, each compiles alone, and none leaks a macro or a private header.
 
     Args:
       name: of the test.
       library: a ddpopt_public_library of this package.
-      headers: the paths by which they are included. Those of other packages are compiled there.
+      headers: the paths by which they are included. What the library shows of other packages is tested there.
     """
     alone = []
-    for header in [header for header in headers if header.startswith(native.package_name() + "/")]:
+    for header in headers:
         source = "%s_%s.cc" % (name, header.replace("/", "_").replace(".", "_"))
         native.genrule(
             name = source + "_source",
@@ -34,7 +34,7 @@ def public_headers_test(name, library, headers):
         name = name,
         size = "small",
         srcs = ["//bazel:public_headers_test.sh"],
-        args = ["$(locations %s)" % library, "--"] + headers,
+        args = [native.package_name(), "$(locations %s)" % library, "--"] + headers,
         data = [
             library,
             ":" + name + "_alone",
