@@ -1,6 +1,7 @@
 #include "fx_graph/text/parse.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -204,19 +205,27 @@ class Parser {
       if (!Consume(")")) return Expected("\")\"");
     }
 
-    if (by_name_.contains(name)) {
-      at_ = start;
-      return Fail("the name %", name, " is taken by an earlier node");
-    }
     Node* node = graph_->CreateNode(op, target, std::move(args), std::move(kwargs), name);
     if (absl::string_view(node->name()) != name) {
       at_ = start;
+      if (by_name_.contains(name)) return Fail("the name %", name, " is taken by an earlier node");
       return Fail("a node can't be named %", name, ": the name is reserved; %", node->name(), " would do");
     }
     by_name_.emplace(name, node);
+    recent_[num_recent_++ % recent_.size()] = node;
     if (!type_expr.empty()) node->meta().type_expr = std::move(type_expr);
     if (claim_at != 0 && options_.check_num_users) claims_.push_back({node, num_users, claim_at});
     return absl::OkStatus();
+  }
+
+  // Null if there is none. Most arguments are nodes of a few lines before: in a large graph they spare a walk to far memory.
+  Node* FindNode(absl::string_view name) const {
+    for (std::size_t i = 1; i <= recent_.size() && i <= num_recent_; ++i) {
+      Node* node = recent_[(num_recent_ - i) % recent_.size()];
+      if (absl::string_view(node->name()) == name) return node;
+    }
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
   }
 
   absl::StatusOr<Node*> ParseReturn() {
@@ -341,8 +350,7 @@ class Parser {
         if (style != FormatStyle::kFormatNode) return Expected("a value (nodes have no \"%\" here)");
         ++at_;
         const absl::string_view name = Name();
-        const auto it = by_name_.find(name);
-        if (it != by_name_.end()) return Argument(it->second);
+        if (Node* node = FindNode(name)) return Argument(node);
         at_ = start;
         return Expected(absl::StrCat("an earlier node (there is none named %", name, ")"));
       }
@@ -572,8 +580,7 @@ class Parser {
     const std::size_t start = at_;
     const absl::string_view word = Word(style, place);
     if (style == FormatStyle::kRepr) {
-      const auto node = by_name_.find(word);
-      if (node != by_name_.end()) return Argument(node->second);
+      if (Node* node = FindNode(word)) return Argument(node);
     } else if (place.declared != nullptr && DeclaredKind(*place.declared) == c10::TypeKind::StringType && word != "None") {
       return Argument(c10::IValue(std::string(word)));
     }
@@ -603,6 +610,8 @@ class Parser {
   std::size_t at_ = 0;
   std::unique_ptr<Graph> graph_;
   absl::flat_hash_map<absl::string_view, Node*> by_name_;
+  std::array<Node*, 8> recent_{};
+  std::size_t num_recent_ = 0;
   absl::flat_hash_map<absl::string_view, Target> functions_;
   Target target_ = OpaqueTarget{};
   std::vector<Claim> claims_;
