@@ -35,6 +35,7 @@ int Train() {
   auto group = ddpopt::InitProcessGroup();
   if (!group.ok()) return Fail(group.status());
 
+  at::manual_seed(0);  // the same run every time
   Net net;
   auto ddp = ddpopt::DistributedDataParallel<Net>::Create(net, *group);
   if (!ddp.ok()) return Fail(ddp.status());

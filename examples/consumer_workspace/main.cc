@@ -29,6 +29,7 @@ int main(int argc, char** argv) try {
   if (auto status = ddpopt::MaybeLaunchSelf(argc, argv, 2)) return *status;
   const ddpopt::ProcessGroup group = ValueOrThrow(ddpopt::InitProcessGroup());
 
+  torch::manual_seed(0);  // the same run every time
   Net net;
   auto ddp = ValueOrThrow(ddpopt::DistributedDataParallel<Net>::Create(net, group));
   torch::optim::SGD optimizer(net->parameters(), 0.1);
