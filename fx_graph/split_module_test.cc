@@ -149,6 +149,20 @@ TEST_F(SplitModuleTest, AttributesCanGoIntoEachPartition) {
   EXPECT_TRUE(split->attrs().empty());
 }
 
+// Case 31: what lies in containers keeps its registered path in the parts, so that states saved before the split load after it.
+TEST_F(SplitModuleTest, AttributesKeepTheirPaths) {
+  Node* a = Add(Placeholder("x"), Param("blocks.0.weight"), 0);
+  module_.graph().Output(Add(a, Param("heads.main.weight"), 1));
+  SplitOptions options;
+  options.attributes = SplitOptions::Attributes::kCopy;
+  const auto split = Get(options);
+  std::map<std::string, std::string> found;
+  for (const auto& [part, submodule] : split->submodules()) {
+    for (const auto& [path, attr] : submodule.graph_module->attrs()) found[path] = part;
+  }
+  EXPECT_THAT(found, UnorderedElementsAre(Pair("blocks.0.weight", "submod_0"), Pair("heads.main.weight", "submod_1")));
+}
+
 TEST_F(SplitModuleTest, SeveralOutputsAreTakenApart) {
   Node* x = Placeholder("x");
   Node* a = Relu(x, 0);
