@@ -1,7 +1,6 @@
 #include "fx_graph/passes/common_subexpression.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "base/status.h"
 #include "fx_graph/passes/effects.h"
+#include "fx_graph/passes/identical.h"
 #include "fx_graph/passes/memory.h"
 
 namespace ddpopt::fx {
@@ -30,35 +30,10 @@ std::uint64_t HashOf(const T& value) {
   return std::hash<T>()(value);
 }
 
-std::uint64_t Bits(double value) {
-  std::uint64_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-// Same type and same bits, recursively; tensors and other objects by identity.
-bool Identical(const IValue& a, const IValue& b) {
-  if (a.isInt()) return b.isInt() && a.toInt() == b.toInt();
-  if (a.isBool()) return b.isBool() && a.toBool() == b.toBool();
-  if (a.isDouble()) return b.isDouble() && Bits(a.toDouble()) == Bits(b.toDouble());
-  if (a.isComplexDouble()) {
-    if (!b.isComplexDouble()) return false;
-    const c10::complex<double> x = a.toComplexDouble(), y = b.toComplexDouble();
-    return Bits(x.real()) == Bits(y.real()) && Bits(x.imag()) == Bits(y.imag());
-  }
-  if (a.isString()) return b.isString() && a.toStringRef() == b.toStringRef();
-  if (a.isNone()) return b.isNone();
-  if (a.isDevice()) return b.isDevice() && a.toDevice() == b.toDevice();
-  const auto all = [](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), Identical); };
-  if (a.isTuple()) return b.isTuple() && all(a.toTupleRef().elements(), b.toTupleRef().elements());
-  if (a.isList()) return b.isList() && *a.toList().elementType() == *b.toList().elementType() && all(a.toListRef(), b.toListRef());
-  return a.is(b);
-}
-
 std::uint64_t Hash(const IValue& value) {
   if (value.isInt()) return Mix(1, static_cast<std::uint64_t>(value.toInt()));
   if (value.isBool()) return Mix(2, value.toBool());
-  if (value.isDouble()) return Mix(3, Bits(value.toDouble()));
+  if (value.isDouble()) return Mix(3, FloatBits(value.toDouble()));
   if (value.isString()) return Mix(4, HashOf(value.toStringRef()));
   if (value.isTuple() || value.isList()) {
     std::uint64_t hash = value.isTuple() ? 5 : 6;
@@ -80,7 +55,7 @@ bool Identical(const Argument& a, const Argument& b) {
     case Argument::Kind::kNode:
       return a.node() == b.node();
     case Argument::Kind::kConstant:
-      return Identical(a.constant(), b.constant());
+      return fx::Identical(a.constant(), b.constant());
     default:
       break;
   }
