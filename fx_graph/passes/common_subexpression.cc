@@ -77,13 +77,6 @@ std::uint64_t Hash(const Argument& argument) {
   return hash;
 }
 
-bool SameTarget(const Target& a, const Target& b) {
-  if (a.index() != b.index()) return false;
-  const auto* op = std::get_if<OperatorTarget>(&a);
-  if (op != nullptr) return op->op == std::get<OperatorTarget>(b).op;
-  return TargetToString(a) == TargetToString(b);
-}
-
 // An operator's arguments in the order of its schema, wherever they were given; null where nothing was. False if they don't fit the schema.
 bool BySchema(const Node& node, std::vector<const Argument*>& arguments) {
   const auto& declared = node.operator_handle().schema().arguments();
@@ -218,7 +211,7 @@ class Merger {
   }
 
   bool Same(const Node& a, const Node& b) {
-    if (a.op() != b.op() || !SameTarget(a.target(), b.target())) return false;
+    if (a.op() != b.op() || !(a.target() == b.target())) return false;
     if (a.is_operator() && BySchema(a, by_schema_) && BySchema(b, other_by_schema_)) {
       const auto& declared = a.operator_handle().schema().arguments();
       for (std::size_t i = 0; i < declared.size(); ++i) {
