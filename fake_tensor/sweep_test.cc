@@ -1,6 +1,5 @@
 // Every operator here runs on real tensors and on their fakes; results, changed inputs and gradients must agree in everything but data.
 
-#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -11,124 +10,13 @@
 #include "ATen/core/List.h"
 #include "ATen/core/Tensor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "base/status.h"
-#include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/sweep.h"
 #include "gtest/gtest.h"
-#include "torch/csrc/autograd/autograd.h"
 
 namespace ddpopt {
 namespace {
 
 using at::Tensor;
-using Tensors = std::vector<Tensor>;
-
-struct Case {
-  std::string name;
-  Tensors inputs;
-  std::function<Tensors(const Tensors&)> run;
-};
-
-void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
-
-// Shape, strides where they matter, offset, dtype, device, requires_grad.
-std::string Meta(const Tensor& t) {
-  if (!t.defined()) return "undefined";
-  std::vector<std::string> strides;
-  for (int64_t i = 0; i < t.dim(); ++i) strides.push_back(t.size(i) <= 1 || t.numel() == 0 ? "_" : absl::StrCat(t.stride(i)));
-  return absl::StrCat(c10::toString(t.scalar_type()), "[", absl::StrJoin(t.sizes(), ","), "] strides (", absl::StrJoin(strides, ","),
-                      ") at ", t.storage_offset(), " of ", t.storage().nbytes(), " bytes, ", t.device().str(),
-                      t.requires_grad() ? ", grad" : "", t.is_leaf() ? "" : ", history");
-}
-
-// Which earlier tensors each one is, or shares memory with.
-std::vector<std::string> Aliases(const Tensors& tensors) {
-  std::vector<std::string> out;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!tensors[i].defined()) continue;
-    for (std::size_t j = 0; j < i; ++j) {
-      if (!tensors[j].defined()) continue;
-      if (tensors[i].is_same(tensors[j])) {
-        out.push_back(absl::StrCat(i, " is ", j));
-      } else if (tensors[i].storage().unsafeGetStorageImpl() == tensors[j].storage().unsafeGetStorageImpl()) {
-        out.push_back(absl::StrCat(i, " shares ", j));
-      }
-    }
-  }
-  return out;
-}
-
-struct Observed {
-  std::vector<std::string> meta;
-  std::vector<std::string> aliases;
-};
-
-Observed Observe(const Case& c, const Tensors& inputs) {
-  std::vector<int64_t> versions;
-  for (const Tensor& input : inputs) versions.push_back(input.defined() ? input._version() : 0);
-  Tensors all = inputs;
-  const Tensors outputs = c.run(inputs);
-  all.insert(all.end(), outputs.begin(), outputs.end());
-
-  Tensors roots;
-  Tensors tangents;
-  Tensors leaves;
-  for (const Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad()) continue;
-    roots.push_back(output);
-    tangents.push_back(at::ones_like(output));
-  }
-  for (const Tensor& input : inputs) {
-    if (input.defined() && input.requires_grad() && input.is_leaf()) leaves.push_back(input);
-  }
-  Observed observed;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined()) observed.meta.push_back(absl::StrCat("input ", i, " changed ", inputs[i]._version() - versions[i], " times"));
-  }
-  for (const Tensor& output : outputs) {
-    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& input) { return input.is_same(output); });
-    if (output.defined() && !is_input) observed.meta.push_back(output.is_view() ? "a view" : "no view");
-  }
-  observed.aliases = Aliases(all);
-  if (!roots.empty() && !leaves.empty()) {
-    const Tensors grads = torch::autograd::grad(roots, leaves, tangents, false, false, /*allow_unused=*/true);
-    all.insert(all.end(), grads.begin(), grads.end());
-  }
-  for (const Tensor& tensor : all) observed.meta.push_back(Meta(tensor));
-  return observed;
-}
-
-class SweepTest : public ::testing::TestWithParam<Case> {};
-
-TEST_P(SweepTest, FakeAgreesWithReal) {
-  const Case& c = GetParam();
-  const Tensors real_inputs = c.inputs;
-  const auto mode = FakeTensorMode::Create();
-  Tensors fakes;
-  for (const Tensor& t : real_inputs) fakes.push_back(mode->FromReal(t));
-  Observed fake;
-  const absl::Status status = CatchAsStatus("fake run", [&] {
-    ModeGuard guard(mode);
-    fake = Observe(c, fakes);
-  });
-  ASSERT_TRUE(status.ok()) << status.message();
-  // Later, since in-place cases change their inputs.
-  const Observed real = Observe(c, real_inputs);
-  EXPECT_EQ(fake.meta, real.meta);
-  EXPECT_EQ(fake.aliases, real.aliases);
-}
-
-Tensor F(at::IntArrayRef sizes) { return at::ones(sizes).mul_(0.5).requires_grad_(); }
-Tensor NoGrad(at::IntArrayRef sizes) { return at::ones(sizes); }
-Tensor T(const Tensor& t) { return t.detach().transpose(-1, -2).requires_grad_(); }
-// Expanded along a new leading dimension.
-Tensor X(const Tensor& t, int64_t n) {
-  std::vector<int64_t> sizes = t.sizes().vec();
-  sizes.insert(sizes.begin(), n);
-  return t.detach().unsqueeze(0).expand(sizes).requires_grad_();
-}
-Tensor Long(at::IntArrayRef sizes) { return at::ones(sizes, at::kLong); }
-Tensor ChannelsLast(at::IntArrayRef sizes) { return at::ones(sizes).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_(); }
 
 Tensors Unpack(std::tuple<Tensor, Tensor> t) { return {std::get<0>(t), std::get<1>(t)}; }
 Tensors Unpack(std::tuple<Tensor, Tensor, Tensor> t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
@@ -158,8 +46,8 @@ Tensors Unpack(std::tuple<Tensor, Tensor, Tensor> t) { return {std::get<0>(t), s
     return (expr);                  \
   }
 
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
+std::vector<SweepCase> Cases() {
+  std::vector<SweepCase> cases;
   const auto add = [&](std::string name, Tensors inputs, std::function<Tensors(const Tensors&)> run) {
     cases.push_back({std::move(name), std::move(inputs), std::move(run)});
   };
@@ -431,7 +319,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Operators, SweepTest, ::testing::ValuesIn(Cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Operators, SweepTest, ::testing::ValuesIn(Cases()), SweepName);
 
 }  // namespace
 }  // namespace ddpopt
