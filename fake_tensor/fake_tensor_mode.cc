@@ -22,6 +22,7 @@
 #include "c10/util/Exception.h"
 #include "c10/util/SmallVector.h"
 #include "fake_tensor/fake_tensor_impl.h"
+#include "fake_tensor/rules.h"
 #include "torch/csrc/autograd/edge.h"
 #include "torch/csrc/autograd/variable.h"
 
@@ -34,6 +35,7 @@ using c10::IValue;
 struct OpInfo {
   enum class Rule { kKernel, kNoRule, kPassThrough, kDynamicShape, kDataDependent, kEqual, kLift, kIndex };
   Rule rule = Rule::kKernel;
+  const ddpopt::Rule* own = nullptr;                     // goes before LibTorch's Meta kernel
   bool mixes_devices = false;                     // takes tensors of several devices by its nature
   bool bumps_versions = false;                    // changes its arguments through the operators it calls, which count the change
   c10::SmallVector<std::size_t, 2> device_args;   // which become meta
@@ -96,6 +98,8 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     info.rule = Rule::kEqual;
   } else if (IsOneOf(name, {"aten::lift", "aten::lift_fresh"})) {
     info.rule = Rule::kLift;
+  } else if (const ddpopt::Rule* own = FindRule(op.operator_name())) {
+    info.own = own;
   } else if (op.hasTag(at::Tag::data_dependent_output) || IsOneOf(name, {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"})) {
     info.rule = Rule::kDataDependent;
   } else if (IsOneOf(name, {"aten::index", "aten::_unsafe_index"})) {
@@ -112,6 +116,13 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
 const OpInfo& InfoOf(const c10::OperatorHandle& op) {
   thread_local absl::flat_hash_map<c10::OperatorName, std::unique_ptr<OpInfo>, std::hash<c10::OperatorName>> infos;
   thread_local absl::flat_hash_map<const c10::FunctionSchema*, const OpInfo*> by_schema;
+  thread_local uint64_t epoch = 0;
+  if (epoch != RulesEpoch()) {
+    infos.clear();
+    by_schema.clear();
+    ResolveRules();
+    epoch = RulesEpoch();
+  }
   const OpInfo*& cached = by_schema[&op.schema()];
   if (cached == nullptr) {
     std::unique_ptr<OpInfo>& info = infos[op.operator_name()];
@@ -130,7 +141,12 @@ class MetaCall {
     const std::size_t num_args = op_.schema().arguments().size();
     ConvertArguments(stack->data() + (stack->size() - num_args), num_args);
     try {
-      op_.callBoxed(stack);
+      const ClaimedDeviceGuard claimed(ResultDevice());
+      if (info_.own != nullptr) {
+        info_.own->kernel.callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+      } else {
+        op_.callBoxed(stack);
+      }
     } catch (const c10::NotImplementedError& error) {
       std::string why = error.what_without_backtrace();
       for (const char* tail : {" with arguments from", " to run this operator with Meta tensors", ". You are likely"})
@@ -390,6 +406,7 @@ FakeTensorMode::FakeTensorMode() : memo_(std::make_unique<Memo>()) {}
 FakeTensorMode::~FakeTensorMode() = default;
 
 std::shared_ptr<FakeTensorMode> FakeTensorMode::Create() {
+  ResolveRules();
   SetFallbackHandler(Level::kPostAutograd, &HandleWithoutMode);
   return std::shared_ptr<FakeTensorMode>(new FakeTensorMode());
 }

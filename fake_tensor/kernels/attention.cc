@@ -4,8 +4,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_like.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -38,7 +38,7 @@ std::tuple<Tensor, Tensor, Tensor> FlashAttentionBackward(const Tensor& grad_out
   return {HeadsLast(query.sizes(), query.options()), HeadsLast(key.sizes(), key.options()), HeadsLast(value.sizes(), value.options())};
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("_scaled_dot_product_flash_attention_for_cpu", FlashAttention);
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", FlashAttentionBackward);
 }

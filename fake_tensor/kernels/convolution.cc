@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
   return grads;
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("convolution", Convolution);
   m.impl("convolution_backward", ConvolutionBackward);
 }

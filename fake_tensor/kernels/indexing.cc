@@ -6,8 +6,8 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty_like.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -52,7 +52,7 @@ Tensor Roll(const Tensor& self, at::IntArrayRef shifts, at::IntArrayRef dims) {
   return rolled;
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("index_select", IndexSelect);
   m.impl("embedding_dense_backward", EmbeddingDenseBackward);
   m.impl("flip", Flip);

@@ -5,8 +5,8 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/resize.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -54,7 +54,7 @@ Tensor NllLoss2dBackward(const Tensor& /*grad_output*/, const Tensor& self, cons
   return EmptyContiguousLike(self);
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("mse_loss_backward", MseLossBackward);
   m.impl("smooth_l1_loss_backward.grad_input", SmoothL1LossBackwardOut);
   m.impl("smooth_l1_loss_backward", SmoothL1LossBackward);

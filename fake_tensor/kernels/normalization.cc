@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -94,7 +94,7 @@ std::tuple<Tensor, Tensor, Tensor> NativeGroupNormBackward(const Tensor& /*grad_
   return grads;
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("native_batch_norm", NativeBatchNorm);
   m.impl("native_batch_norm_backward", NativeBatchNormBackward);
   m.impl("native_layer_norm", NativeLayerNorm);

@@ -6,8 +6,8 @@
 #include "ATen/ops/clamp_min.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/result_type.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -69,7 +69,7 @@ Tensor& WhereOut(const Tensor& condition, const Tensor& self, const Tensor& othe
 std::tuple<Tensor, Tensor> LogSigmoidForward(const Tensor& self) { return {at::empty_like(self), EmptyContiguousLike(self)}; }
 Tensor LogSigmoidBackward(const Tensor& grad, const Tensor& self, const Tensor& /*buffer*/) { return Binary(grad, self); }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("relu", Relu);
   m.impl("relu_", ReluInPlace);
   m.impl("hardtanh", Hardtanh);

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -22,7 +22,7 @@ Tensor AdaptiveAvgPool2d(const Tensor& self, at::IntArrayRef output_size) {
 
 Tensor AdaptiveAvgPool2dBackward(const Tensor& /*grad_output*/, const Tensor& self) { return EmptySuggestedLike(self); }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("_adaptive_avg_pool2d", AdaptiveAvgPool2d);
   m.impl("_adaptive_avg_pool2d_backward", AdaptiveAvgPool2dBackward);
 }

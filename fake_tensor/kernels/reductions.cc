@@ -4,8 +4,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/sum.h"
+#include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/library.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -35,7 +35,7 @@ Tensor Dot(const Tensor& self, const Tensor& other) {
   return Empty({}, self.options());
 }
 
-TORCH_LIBRARY_IMPL(aten, Meta, m) {
+DDPOPT_FAKE_KERNELS(m) {
   m.impl("var.correction", Variance);
   m.impl("std.correction", Variance);
   m.impl("var_mean.correction", VarianceAndMean);

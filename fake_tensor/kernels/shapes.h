@@ -9,6 +9,7 @@
 #include "ATen/core/Reduction.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty.h"
+#include "fake_tensor/fake_kernels.h"
 
 namespace ddpopt::kernels {
 
