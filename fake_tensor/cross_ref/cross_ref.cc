@@ -1,0 +1,145 @@
+#include "fake_tensor/cross_ref/cross_ref.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "c10/core/DispatchKey.h"
+#include "c10/util/Exception.h"
+#include "fake_tensor/cross_ref/recipe.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "interpreter/mode_stack.h"
+#include "testing/call_outcome.h"
+
+namespace ddpopt::cross_ref {
+namespace {
+
+using testing::Outcome;
+
+// Warnings (a resized out=, say) would be most of the output.
+class Quiet final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+bool Matches(const std::string& name, const std::string& overload, absl::string_view wanted) {
+  const std::string full = overload.empty() ? name : absl::StrCat(name, ".", overload);
+  if (absl::ConsumeSuffix(&wanted, "$")) return absl::EndsWith(full, wanted) || absl::EndsWith(name, wanted);
+  return absl::StrContains(full, wanted);
+}
+
+// Types of arguments that the generator has no values for.
+bool HasUnknownArguments(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& argument : schema.arguments()) {
+    const std::string type = argument.type()->str();
+    if (absl::StrContains(type, "Storage") || absl::StrContains(type, "Dimname") || absl::StrContains(type, "Stream") ||
+        absl::StrContains(type, "__torch__")) {
+      return true;
+    }
+  }
+  return absl::StrContains(schema.overload_name(), "names") || absl::StrContains(schema.overload_name(), "Dimname");
+}
+
+bool IsData(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
+
+std::string KindOf(const Outcome& real, const Outcome& fake, const std::string& difference) {
+  using Kind = Outcome::Kind;
+  if (real.kind == Kind::kRejected) return fake.kind == Kind::kDataDependent ? "data-dependent" : "accepts";
+  if (fake.kind == Kind::kDataDependent) return "data-dependent";
+  if (fake.kind == Kind::kRejected) return absl::StrContains(fake.error, "has no fake rule") ? "no rule" : "rejects";
+  const std::size_t colon = difference.find(':');
+  std::string field = difference.substr(0, colon);
+  const std::size_t comma = field.find(", ");
+  if (comma != std::string::npos) field = absl::StrCat(absl::StartsWith(field, "input") ? "input's " : "", field.substr(comma + 2));
+  return field;
+}
+
+}  // namespace
+
+std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& substrings) {
+  std::vector<c10::OperatorHandle> operators;
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op.has_value() || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ||
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+        !WhyExcluded(name.name, name.overload_name).empty() || HasUnknownArguments(op->schema())) {
+      continue;
+    }
+    bool wanted = substrings.empty();
+    for (const std::string& substring : substrings) wanted |= Matches(name.name, name.overload_name, substring);
+    if (wanted) operators.push_back(*op);
+  }
+  std::sort(operators.begin(), operators.end(), [](const c10::OperatorHandle& a, const c10::OperatorHandle& b) {
+    return std::pair(a.operator_name().name, a.operator_name().overload_name) < std::pair(b.operator_name().name, b.operator_name().overload_name);
+  });
+  return operators;
+}
+
+CrossRef::CrossRef(Options options) : options_(std::move(options)), operators_(Operators(options_.substrings)) {
+  TORCH_CHECK(!operators_.empty(), "cross_ref: no operator's name contains any of the texts asked for");
+}
+
+const c10::OperatorHandle& CrossRef::OperatorAt(uint64_t index) const {
+  // A new order in each round, so that every operator is called equally often.
+  const uint64_t count = operators_.size();
+  Random random(options_.seed * 0x9e3779b97f4a7c15 + index / count);
+  const uint64_t start = random.Next() % count;
+  uint64_t stride = random.Next() % count;
+  while (std::gcd(stride, count) != 1) stride = (stride + 1) % count;
+  if (count == 1) return operators_[0];
+  return operators_[(start + stride * (index % count)) % count];
+}
+
+Comparison CrossRef::Compare(uint64_t index) {
+  const c10::OperatorHandle& op = OperatorAt(index);
+  Quiet quiet;
+  const c10::WarningUtils::WarningHandlerGuard no_warnings(&quiet);
+  Comparison comparison;
+  comparison.index = index;
+  comparison.op = c10::toString(op.operator_name());
+
+  Enter(Phase::kGenerate);
+  Random random((options_.seed * 0x2545f4914f6cdd1d) ^ (index * 0x9e3779b97f4a7c15));
+  std::optional<Call> call;
+  for (int attempt = 0; attempt < 200 && !call.has_value(); ++attempt) call = RandomCall(op, random.Next());
+  TORCH_CHECK(call.has_value(), "cross_ref: the recipe of ", comparison.op, " gives no call");
+  comparison.call = call->ToString();
+  MadeCall made = Make(*call);
+
+  const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
+  std::vector<c10::IValue> fake_arguments;
+  std::vector<at::Tensor> fakes;
+  for (const c10::IValue& argument : made.arguments) fake_arguments.push_back(mode->FromReal(argument));
+  for (const at::Tensor& tensor : made.tensors) fakes.push_back(mode->FromReal(tensor));
+
+  Enter(Phase::kReal);
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  generator.set_current_seed(options_.seed + index);
+  const Outcome real = testing::Observe(made.tensors, [&] { return Run(op, std::move(made.arguments)); });
+  comparison.rejected_by_real = real.kind != Outcome::Kind::kReturned;
+  comparison.real_error = real.error;
+
+  Enter(Phase::kFake);
+  const Outcome fake = testing::Observe(fakes, [&] {
+    const ModeGuard on(mode);
+    return Run(op, std::move(fake_arguments));
+  });
+  Enter(Phase::kDone);
+
+  const bool mask = absl::StrContains(comparison.op, "index") &&
+                    (absl::StrContains(comparison.call, "bool[") || absl::StrContains(comparison.call, "u8["));
+  if (fake.kind == Outcome::Kind::kDataDependent && (IsData(op) || mask)) return comparison;
+  comparison.difference = testing::Difference(real, fake);
+  if (!comparison.difference.empty()) comparison.kind = KindOf(real, fake, comparison.difference);
+  return comparison;
+}
+
+}  // namespace ddpopt::cross_ref

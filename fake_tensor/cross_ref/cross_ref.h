@@ -1,0 +1,72 @@
+#ifndef DDPOPT_FAKE_TENSOR_CROSS_REF_CROSS_REF_H_
+#define DDPOPT_FAKE_TENSOR_CROSS_REF_CROSS_REF_H_
+
+// Random calls of ATen operators, run on real tensors and on fakes of them, and compared.
+//
+//   CrossRef cross_ref({.seed = 7});
+//   for (uint64_t i = 0; i < 1000; ++i) {
+//     Comparison comparison = cross_ref.Compare(i);
+//     if (!comparison.agrees()) std::puts(comparison.difference.c_str());
+//   }
+//
+// A comparison looks at shapes, dtypes, strides (but of dimensions of size ≤ 1 and of tensors without elements), storage offsets, devices,
+// storage sizes, conj and neg bits, which results are which inputs and which share storage, the inputs after the call, and whether the call
+// is refused at all. Where the answer needs data (nonzero, a mask as index), the fake must say so with the data-dependent error.
+// Not compared: data, error texts, calls that a kernel refuses for the values it finds (the generator makes none).
+//
+// The operators are those of `aten::` below autograd that have a CPU kernel, but for the ones that recipe.cc leaves out with a reason.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "fake_tensor/cross_ref/generator.h"
+
+namespace ddpopt::cross_ref {
+
+// The operators to be called at random whose full names ("aten::add.Tensor") contain one of the texts (all of them, if there are none);
+// a text that ends with "." or "$" must end the name, or the name without its overload. Sorted.
+std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& substrings);
+
+struct Comparison {
+  uint64_t index = 0;
+  std::string op, call;
+  bool rejected_by_real = false;
+  std::string real_error;
+  // Why the two disagree: "accepts", "rejects", "no rule", "data-dependent", "shape", "dtype", "stride", "aliasing", …; "" if they agree.
+  std::string kind;
+  std::string difference;
+
+  bool agrees() const { return kind.empty(); }
+};
+
+enum class Phase : int { kGenerate, kReal, kFake, kDone };
+
+class CrossRef {
+ public:
+  struct Options {
+    uint64_t seed = 0;
+    std::vector<std::string> substrings;  // of operators' names
+    // Where to tell what is being done, for a process that watches whether this one dies; may be null.
+    volatile Phase* phase = nullptr;
+  };
+  explicit CrossRef(Options options);
+
+  const std::vector<c10::OperatorHandle>& operators() const { return operators_; }
+  // The operator of a call, without making it.
+  const c10::OperatorHandle& OperatorAt(uint64_t index) const;
+  // A function of seed, operators and index. Throws c10::Error if a recipe can't be used.
+  Comparison Compare(uint64_t index);
+
+ private:
+  void Enter(Phase phase) {
+    if (options_.phase != nullptr) *options_.phase = phase;
+  }
+  Options options_;
+  std::vector<c10::OperatorHandle> operators_;
+};
+
+}  // namespace ddpopt::cross_ref
+
+#endif  // DDPOPT_FAKE_TENSOR_CROSS_REF_CROSS_REF_H_
