@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "c10/core/InferenceMode.h"
+#include "ddpopt/capture/tracer/canonicalize.h"
 #include "interpreter/mode_stack.h"
 #include "torch/nn/module.h"
 
@@ -251,7 +252,8 @@ class TracingMode : public Mode {
 
 absl::StatusOr<TracedModule> TraceModule(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs,
                                          const std::shared_ptr<FakeTensorMode>& mode,
-                                         const std::function<at::Tensor(const std::vector<at::Tensor>&)>& forward) {
+                                         const std::function<at::Tensor(const std::vector<at::Tensor>&)>& forward,
+                                         const TraceOptions& options) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) return absl::InvalidArgumentError(absl::StrCat("input ", i, " is an undefined tensor"));
     for (std::size_t j = 0; j < i; ++j) {
@@ -290,6 +292,7 @@ absl::StatusOr<TracedModule> TraceModule(const torch::nn::Module& module, const 
     }
     TORCH_CHECK(result.defined(), "forward returned an undefined tensor");
     traced.module->graph().Output(tracing->Result(result));
+    if (options.canonicalize) DDPOPT_RETURN_IF_ERROR(CanonicalizeModuleForms(*traced.module).status());
     DDPOPT_RETURN_IF_ERROR(traced.module->Lint());
     return traced;
   });

@@ -21,6 +21,10 @@ class Module;
 
 namespace ddpopt {
 
+struct TraceOptions {
+  bool canonicalize = true;  // CanonicalizeModuleForms: the forms of torch.export
+};
+
 struct TracedModule {
   std::shared_ptr<fx::GraphModule> module;  // parameters and buffers under their qualified names, shared with the nn::Module
   std::vector<c10::IValue> fake_inputs;     // of `mode`, one per placeholder
@@ -31,7 +35,8 @@ struct TracedModule {
 // constant of the graph. The graph has one output: forward's tensor.
 // Errors: Unimplemented/Internal naming the operator that has no fake rule, or that reads data (item()).
 absl::StatusOr<TracedModule> TraceModule(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs, const std::shared_ptr<FakeTensorMode>& mode,
-                                         const std::function<at::Tensor(const std::vector<at::Tensor>&)>& forward);
+                                         const std::function<at::Tensor(const std::vector<at::Tensor>&)>& forward,
+                                         const TraceOptions& options = {});
 
 }  // namespace ddpopt
 
