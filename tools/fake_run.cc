@@ -1,0 +1,101 @@
+#include "tools/fake_run.h"
+
+#include <memory>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/sum.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "interpreter/interpreter.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace ddpopt {
+namespace {
+
+using c10::IValue;
+
+class Recorder : public Mode {
+ public:
+  explicit Recorder(FakeRun* run) : run_(run) {}
+  Level level() const override { return Level::kPostAutograd; }
+  absl::string_view name() const override { return "Recorder"; }
+  void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    run_->last_operator = c10::toString(op.operator_name());
+    run_->operators.insert(run_->last_operator);
+    op.callBoxed(stack);
+  }
+
+ private:
+  FakeRun* const run_;
+};
+
+class FakeInterpreter : public Interpreter {
+ public:
+  FakeInterpreter(const fx::GraphModule& module, FakeTensorMode* mode, const FakeRunOptions* options)
+      : Interpreter(module), mode_(mode), options_(options) {}
+
+ protected:
+  IValue RunNode(const fx::Node& node) override {
+    IValue value = Interpreter::RunNode(node);
+    if (options_->on_value && !value.isCapsule()) options_->on_value(node, value);
+    return value;
+  }
+  IValue RunGetAttr(const fx::Node& node) override {
+    IValue value = Interpreter::RunGetAttr(node);
+    return value.isCapsule() ? value : mode_->FromReal(value);
+  }
+  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
+    return FakeInterpreter(*submodule.graph_module, mode_, options_).Run(std::move(args));
+  }
+  IValue RunCond(const IValue& /*predicate*/, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
+                 Values operands) override {
+    IValue value = RunSubgraph(on_true, operands);
+    RunSubgraph(on_false, std::move(operands));
+    return value;
+  }
+
+ private:
+  FakeTensorMode* const mode_;
+  const FakeRunOptions* const options_;
+};
+
+}  // namespace
+
+absl::Status RunOnFakes(const ExportedProgram& program, const FakeRunOptions& options, FakeRun* run) {
+  const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
+  std::vector<IValue> inputs;
+  for (const fx::Node* node : program.module()->graph().nodes()) {
+    if (node->op() != fx::Op::kPlaceholder) continue;
+    if (node->meta().val.isNone() && node->has_meta() && node->meta().custom.contains("symbolic")) {
+      return absl::UnimplementedError(absl::StrCat("input \"", node->path(), "\" has open sizes of which the archive has no example"));
+    }
+    inputs.push_back(node->meta().val);
+  }
+  return CatchAsStatus("on fakes", [&] {
+    const ModeGuard fakes(mode);
+    const ModeGuard recorder(std::make_shared<Recorder>(run));
+    at::AutoGradMode grad(true);
+    for (IValue& input : inputs) input = mode->FromReal(input);
+    IValue result = FakeInterpreter(*program.module(), mode.get(), &options).Run(std::move(inputs));
+    run->outputs = result.isTuple() ? result.toTupleRef().elements().vec() : std::vector<IValue>{result};
+    if (!options.backward) return;
+    std::vector<at::Tensor> leaves;
+    for (const auto& parameter : program.parameters()) {
+      const at::Tensor fake = mode->FromReal(parameter.tensor);
+      if (fake.requires_grad()) leaves.push_back(fake);
+    }
+    std::vector<at::Tensor> losses;  // whose sum is the loss
+    for (const IValue& output : run->outputs) {
+      if (!output.isTensor() || !output.toTensor().requires_grad()) continue;
+      losses.push_back(output.toTensor().dim() == 0 ? output.toTensor() : at::sum(output.toTensor()));
+    }
+    if (!losses.empty() && !leaves.empty()) {
+      torch::autograd::grad(losses, leaves, {}, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+    }
+  });
+}
+
+}  // namespace ddpopt
