@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -27,7 +28,7 @@ namespace {
 
 using cross_ref::Comparison;
 using cross_ref::CrossRef;
-using cross_ref::Phase;
+using cross_ref::Progress;
 
 constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors and on fakes of them, and compares everything but data.
 
@@ -39,6 +40,7 @@ constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors 
   --show=N      prints up to N disagreements of each operator and kind (default 3), most frequent first
   --case=N      only call number N, with both outcomes
   --list        prints the operators, and ends
+  --refused     prints the operators none of whose calls the real kernel took, with its words: their recipes need work
   --json        the last line is {"cases","operators","rejected_by_real","disagreements","crashes"}
 
 Calls are made in child processes, each for a few hundred calls, so that a real kernel that dies on an argument ends nothing else; such
@@ -50,13 +52,7 @@ struct Flags {
   int64_t only = -1;
   int show = 3;
   std::vector<std::string> ops;
-  bool list = false, json = false;
-};
-
-// What a child tells its parent while it runs.
-struct Shared {
-  volatile uint64_t index;  // of the call being made
-  volatile Phase phase;
+  bool list = false, refused = false, json = false;
 };
 
 void WriteAll(int fd, const std::string& text) {
@@ -75,7 +71,8 @@ std::string Dump(const nlohmann::json& value) { return value.dump(-1, ' ', false
 
 struct Tally {
   uint64_t cases = 0, rejected = 0, disagreements = 0, crashes = 0;
-  std::set<std::string> operators;
+  std::set<std::string> operators, accepted;
+  std::map<std::string, std::string> refusals;  // the last one of each operator
   // operator, kind → examples
   std::map<std::pair<std::string, std::string>, std::pair<int, std::vector<std::string>>> groups;
 
@@ -83,31 +80,32 @@ struct Tally {
     ++cases;
     rejected += c.rejected_by_real;
     operators.insert(c.op);
+    if (!c.rejected_by_real) {
+      accepted.insert(c.op);
+    } else if (c.call.find("  # ") == std::string::npos) {
+      refusals[c.op] = absl::StrCat(c.call, "\n      ", c.real_error.substr(0, 300));
+    }
     if (c.agrees()) return;
     ++disagreements;
     auto& [count, examples] = groups[{c.op, c.kind}];
     ++count;
     if (static_cast<int>(examples.size()) < show) {
-      std::string real = c.real_error.substr(0, c.real_error.find('\n'));
-      if (real.size() > 200) real.resize(200);
-      examples.push_back(absl::StrCat("#", c.index, " ", c.call, "\n      ", c.difference.substr(0, 600), c.kind == "accepts" ? "" : ""));
+      examples.push_back(absl::StrCat("#", c.index, " ", c.call, "\n      ", c.difference.substr(0, 600)));
     }
   }
 };
 
 // Calls `begin` to `end` in a child; returns where to go on.
-uint64_t RunChild(const Flags& flags, Shared* shared, uint64_t begin, uint64_t end, Tally* tally) {
+uint64_t RunChild(const Flags& flags, Progress* shared, uint64_t begin, uint64_t end, Tally* tally) {
   int fds[2];
   if (::pipe(fds) != 0) return end;
   shared->index = begin;
-  shared->phase = Phase::kGenerate;
   std::fflush(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(fds[0]);
-    CrossRef cross_ref({flags.seed, flags.ops, &shared->phase});
+    CrossRef cross_ref({flags.seed, flags.ops, shared});
     for (uint64_t i = begin; i < end; ++i) {
-      shared->index = i;
       ::alarm(30);
       Comparison comparison;
       try {
@@ -154,9 +152,9 @@ uint64_t RunChild(const Flags& flags, Shared* shared, uint64_t begin, uint64_t e
   const std::string op = c10::toString(cross_ref.OperatorAt(shared->index).operator_name());
   const char* phases[] = {"before the call", "in the real kernel", "in the fake call", "after the call"};
   const std::string how = WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "exit";
-  std::printf("crash: #%llu %s, %s (%s)\n", static_cast<unsigned long long>(shared->index), op.c_str(), phases[static_cast<int>(shared->phase)],
-              how.c_str());
-  if (shared->phase == Phase::kFake || shared->phase == Phase::kDone) {
+  std::printf("crash: #%llu %s, %s (%s) %s\n", static_cast<unsigned long long>(shared->index), op.c_str(), phases[shared->phase],
+              how.c_str(), shared->call);
+  if (shared->phase == Progress::kFake || shared->phase == Progress::kDone) {
     Comparison c;
     c.index = shared->index;
     c.op = op;
@@ -182,7 +180,7 @@ int Run(const Flags& flags) {
                 c.agrees() ? "agrees" : c.kind.c_str(), c.difference.c_str());
     return c.agrees() ? 0 : 1;
   }
-  auto* shared = static_cast<Shared*>(::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* shared = static_cast<Progress*>(::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (shared == MAP_FAILED) {
     std::perror("mmap");
     return 2;
@@ -197,6 +195,11 @@ int Run(const Flags& flags) {
   for (const auto& [count, key] : order) {
     std::printf("%d  %s  %s\n", -count, key.first.c_str(), key.second.c_str());
     for (const std::string& example : tally.groups[key].second) std::printf("    %s\n", example.c_str());
+  }
+  if (flags.refused) {
+    for (const auto& [op, text] : tally.refusals) {
+      if (tally.accepted.count(op) == 0) std::printf("never taken: %s\n    %s\n", op.c_str(), text.c_str());
+    }
   }
   std::printf("%llu calls of %zu operators, %llu refused by the real kernel; %llu disagreements, %llu crashes of real kernels\n",
               static_cast<unsigned long long>(tally.cases), tally.operators.size(), static_cast<unsigned long long>(tally.rejected),
@@ -229,6 +232,8 @@ int Main(int argc, char** argv) {
     }
     if (argument == "--json") {
       flags.json = true;
+    } else if (argument == "--refused") {
+      flags.refused = true;
     } else if (argument == "--list") {
       flags.list = true;
     } else if (absl::ConsumePrefix(&value, "--seed=")) {

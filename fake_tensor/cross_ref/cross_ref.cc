@@ -106,12 +106,21 @@ Comparison CrossRef::Compare(uint64_t index) {
   comparison.index = index;
   comparison.op = c10::toString(op.operator_name());
 
-  Enter(Phase::kGenerate);
+  if (options_.progress != nullptr) {
+    options_.progress->index = index;
+    options_.progress->call[0] = '\0';
+  }
+  Enter(Progress::kGenerate);
   Random random((options_.seed * 0x2545f4914f6cdd1d) ^ (index * 0x9e3779b97f4a7c15));
   std::optional<Call> call;
   for (int attempt = 0; attempt < 200 && !call.has_value(); ++attempt) call = RandomCall(op, random.Next());
   TORCH_CHECK(call.has_value(), "cross_ref: the recipe of ", comparison.op, " gives no call");
   comparison.call = call->ToString();
+  if (options_.progress != nullptr) {
+    const std::size_t length = std::min(comparison.call.size(), sizeof options_.progress->call - 1);
+    comparison.call.copy(options_.progress->call, length);
+    options_.progress->call[length] = '\0';
+  }
   MadeCall made = Make(*call);
 
   const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
@@ -120,19 +129,19 @@ Comparison CrossRef::Compare(uint64_t index) {
   for (const c10::IValue& argument : made.arguments) fake_arguments.push_back(mode->FromReal(argument));
   for (const at::Tensor& tensor : made.tensors) fakes.push_back(mode->FromReal(tensor));
 
-  Enter(Phase::kReal);
+  Enter(Progress::kReal);
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   generator.set_current_seed(options_.seed + index);
   const Outcome real = testing::Observe(made.tensors, [&] { return Run(op, std::move(made.arguments)); });
   comparison.rejected_by_real = real.kind != Outcome::Kind::kReturned;
   comparison.real_error = real.error;
 
-  Enter(Phase::kFake);
+  Enter(Progress::kFake);
   const Outcome fake = testing::Observe(fakes, [&] {
     const ModeGuard on(mode);
     return Run(op, std::move(fake_arguments));
   });
-  Enter(Phase::kDone);
+  Enter(Progress::kDone);
 
   const bool mask = absl::StrContains(comparison.op, "index") &&
                     (absl::StrContains(comparison.call, "bool[") || absl::StrContains(comparison.call, "u8["));

@@ -41,15 +41,20 @@ struct Comparison {
   bool agrees() const { return kind.empty(); }
 };
 
-enum class Phase : int { kGenerate, kReal, kFake, kDone };
+// What is being done, for a process that watches whether this one dies: plain memory that may be shared.
+struct Progress {
+  enum Phase : int { kGenerate, kReal, kFake, kDone };
+  volatile uint64_t index;
+  volatile Phase phase;
+  char call[1000];  // its text, ended by 0, once it has been generated
+};
 
 class CrossRef {
  public:
   struct Options {
     uint64_t seed = 0;
     std::vector<std::string> substrings;  // of operators' names
-    // Where to tell what is being done, for a process that watches whether this one dies; may be null.
-    volatile Phase* phase = nullptr;
+    Progress* progress = nullptr;         // kept up to date unless null
   };
   explicit CrossRef(Options options);
 
@@ -60,8 +65,8 @@ class CrossRef {
   Comparison Compare(uint64_t index);
 
  private:
-  void Enter(Phase phase) {
-    if (options_.phase != nullptr) *options_.phase = phase;
+  void Enter(Progress::Phase phase) {
+    if (options_.progress != nullptr) options_.progress->phase = phase;
   }
   Options options_;
   std::vector<c10::OperatorHandle> operators_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/List.h"
 #include "ATen/core/function_schema.h"
 #include "ATen/core/jit_type.h"
@@ -156,7 +157,7 @@ class Builder {
   Builder(const c10::OperatorHandle& op, uint64_t seed) : op_(op), schema_(op.schema()), random_(seed) {
     recipe_ = &random_.Of(RecipesOf(schema_.name(), schema_.overload_name()));
     dtype_ = RandomDtype(random_, recipe_->dtype_class);
-    has_empty_ = random_.Chance(8);
+    has_empty_ = random_.Chance(8) && !recipe_->nonempty;
     list_length_ = random_.Chance(4) ? 0 : random_.Between(1, 3);
     for (const auto& [name, range] : recipe_->variables) pending_.emplace(name, range);
   }
@@ -349,7 +350,7 @@ class Builder {
   }
 
   bool IsListFunction(const std::string& name) {
-    static constexpr const char* kNames[] = {"dims",      "dims2", "perm",    "shape", "strides", "reshape", "expanded",
+    static constexpr const char* kNames[] = {"dims",      "dims2", "posdims", "perm",    "shape", "strides", "reshape", "expanded",
                                              "partition", "pads",  "repeats", "sub",   "with",    "drop",    "indexed"};
     for (const char* known : kNames) {
       if (name == known) return true;
@@ -361,14 +362,14 @@ class Builder {
     Ints sizes = SizesNamed(of[0]);
     const int64_t rank = static_cast<int64_t>(sizes.size());
     if (name == "shape") return sizes;
-    if (name == "dims" || name == "dims2" || name == "perm") {
+    if (name == "dims" || name == "posdims" || name == "dims2" || name == "perm") {
       Ints dims(rank);
       std::iota(dims.begin(), dims.end(), 0);
       for (int64_t i = rank - 1; i > 0; --i) std::swap(dims[i], dims[random_.Between(0, i)]);
-      if (name == "dims" && rank > 0) dims.resize(random_.Between(1, rank));
+      if ((name == "dims" || name == "posdims") && rank > 0) dims.resize(random_.Between(1, rank));
       if (name == "dims2") dims.resize(std::min<int64_t>(rank, 2));
       for (int64_t& dim : dims) {
-        if (random_.Chance(25)) dim -= rank;
+        if (name != "posdims" && random_.Chance(25)) dim -= rank;
       }
       return dims;
     }
@@ -564,7 +565,7 @@ class Builder {
     if (kind == ArgumentKind::kTensor || kind == ArgumentKind::kTensors || kind == ArgumentKind::kOptionalTensors) return false;
     if (text[0] == '\'') return kind == ArgumentKind::kString;
     if (kind == ArgumentKind::kString) return false;
-    if (text[0] == '(') return kind == ArgumentKind::kInts || kind == ArgumentKind::kFloats || text.find(')') + 1 != text.size();
+    if (text[0] == '(') return kind == ArgumentKind::kInts || kind == ArgumentKind::kFloats || kind == ArgumentKind::kBools || text.find(')') + 1 != text.size();
     return kind != ArgumentKind::kScalars;
   }
 
@@ -657,6 +658,10 @@ class Builder {
       case ArgumentKind::kBools: {
         const std::size_t power = text.find('^');
         c10::List<bool> list;
+        if (text[0] == '(') {
+          for (const std::string& item : SplitOutside(inside, ',')) list.push_back(item == "bool" ? random_.Chance(65) : item == "true");
+          return Plain(list);
+        }
         for (int64_t k = power == std::string::npos ? 1 : Number(text.substr(power + 1)); k > 0; --k) list.push_back(random_.Chance(65));
         return Plain(list);
       }
@@ -845,6 +850,7 @@ class Builder {
     spec.detail = static_cast<int64_t>(random_.Next() >> 1);
     const int64_t rank = static_cast<int64_t>(spec.sizes.size());
     const int64_t which = random_.Between(0, 99);
+    if (recipe_->contiguous) return;
     const bool structured = spec.values == TensorSpec::Values::kPositiveDefinite || spec.values == TensorSpec::Values::kIncreasing;
     if (which < 50 || rank == 0) {
       spec.layout = which >= 95 ? Layout::kOffset : Layout::kContiguous;
@@ -975,7 +981,7 @@ class Builder {
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
       if (name.name != schema_.name() || name.overload_name == schema_.overload_name()) continue;
       const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
-      if (!op.has_value() || op->schema().arguments().size() != wanted.size() || op->schema().is_mutable()) continue;
+      if (!op.has_value() || op->schema().arguments().size() != wanted.size()) continue;
       bool equal = true;
       for (std::size_t i = 0; i < wanted.size(); ++i) {
         equal &= op->schema().arguments()[i].name() == wanted[i]->name() && *op->schema().arguments()[i].type() == *wanted[i]->type();
@@ -992,18 +998,20 @@ class Builder {
     }
     if (outs.empty()) return;
     std::vector<TensorSpec> expected;
+    bool several = false;  // results, of which out= is one
     if (const std::optional<c10::OperatorHandle> functional = Functional(); functional.has_value()) {
       Call call{*functional, {}, random_.Next(), ""};
       for (const std::optional<Value>& value : values_) {
         if (value.has_value()) call.arguments.push_back(*value);
       }
       RefuseBadIndices(call);
+      several = functional->schema().returns().size() > 1;
       try {
         std::vector<at::Tensor> results;
         Flatten(Run(*functional, Make(call).arguments), &results);
         for (const at::Tensor& result : results) {
           TensorSpec spec;
-          if (result.defined()) {
+          if (result.defined() && std::find(std::begin(kDtypes), std::end(kDtypes), result.scalar_type()) != std::end(kDtypes)) {
             spec.dtype = result.scalar_type();
             spec.sizes = result.sizes().vec();
           }
@@ -1018,7 +1026,8 @@ class Builder {
       Value value;
       const ArgumentKind kind = KindOf(schema_.arguments()[i]);
       value.kind = kind == ArgumentKind::kTensors ? Value::Kind::kTensors : Value::Kind::kTensor;
-      const std::size_t count = kind == ArgumentKind::kTensors ? (expected.empty() ? list_length_ : expected.size()) : 1;
+      std::size_t count = 1;
+      if (kind == ArgumentKind::kTensors) count = expected.empty() || several ? list_length_ : expected.size();
       for (std::size_t k = 0; k < count; ++k) {
         TensorSpec spec;
         spec.dtype = dtype_;
@@ -1034,13 +1043,15 @@ class Builder {
   void OutSpec(TensorSpec& spec) {
     const int64_t which = random_.Between(0, 99);
     spec.detail = static_cast<int64_t>(random_.Next() >> 1);
-    if (which < 45) return;
+    if (which < 45 || recipe_->plain_outs) return;
     if (which < 60) {
       spec.sizes = {0};
     } else if (which < 68) {
       spec.sizes = Shape("S9");
     } else if (which < 78) {
       spec.dtype = random_.Of(kDtypes);
+    } else if (recipe_->contiguous) {
+      return;
     } else if (which < 88) {
       spec.layout = TensorSpec::Layout::kPermuted;
     } else if (which < 91) {
@@ -1193,6 +1204,8 @@ at::Tensor MakeTensor(const TensorSpec& spec, Random& random) {
     offset = detail.Between(1, 3);
     step += offset + detail.Between(0, 2);
   }
+  // Some kernels write to out= as if it were contiguous; that shall stay within its storage.
+  if (spec.layout != Layout::kContiguous) step = std::max(step, offset + spec.numel());
   const bool ordered = spec.layout == Layout::kContiguous;
   at::Tensor flat = Flat(spec, spec.numel() == 0 ? offset : step, ordered, random);
   at::Tensor tensor = at::as_strided(flat, spec.sizes, strides, offset);
@@ -1269,6 +1282,8 @@ std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed) {
 }
 
 MadeCall Make(const Call& call) {
+  // Tensors that autograd doesn't know as views: some operators refuse those.
+  const at::AutoDispatchBelowADInplaceOrView no_views;
   Random random(call.seed);
   MadeCall made;
   const auto make = [&](const TensorSpec& spec) {

@@ -16,7 +16,11 @@
 //   list(n,tensor) a list of n tensors, capitals as in the call
 //   number, a..b, expressions, (…,…) lists, x^n (a list of n), 'text', none, true, false, bool, dtype names, functions of other arguments
 // T=class chooses the call's dtype from any, float, fc (float or complex), complex, real (no complex), int, bits (int or bool), bool.
-// !unchecked: the real kernel trusts its arguments, so the generator doesn't damage them.
+// What real kernels don't stand (undefined behaviour or a crash, not a refusal):
+//   !unchecked   wrong arguments: the generator doesn't damage them
+//   !contiguous  tensors that aren't contiguous
+//   !nonempty    tensors without elements
+//   !outs        out= tensors of another dtype or layout
 
 #include <string>
 #include <utility>
@@ -28,7 +32,7 @@ namespace ddpopt::cross_ref {
 
 struct Recipe {
   std::string dtype_class = "any";
-  bool unchecked = false;
+  bool unchecked = false, contiguous = false, nonempty = false, plain_outs = false;
   std::vector<std::pair<std::string, std::string>> variables;  // name, range
   absl::flat_hash_map<std::string, std::string> arguments;     // name → value text
 };
