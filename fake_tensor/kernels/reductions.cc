@@ -1,4 +1,4 @@
-// Variance and inner products.
+// Variance.
 
 #include <tuple>
 
@@ -27,20 +27,11 @@ std::tuple<Tensor, Tensor> VarianceAndMean(const Tensor& self, at::OptionalIntAr
   return {Reduce(self, dim, keepdim), Reduce(self, dim, keepdim)};
 }
 
-Tensor Dot(const Tensor& self, const Tensor& other) {
-  TORCH_CHECK(self.dim() == 1 && other.dim() == 1 && self.numel() == other.numel(), "dot: two vectors of one length are wanted, not ",
-              self.sizes(), " and ", other.sizes());
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "dot: both vectors must have one dtype, not ", self.scalar_type(), " and ",
-              other.scalar_type());
-  return Empty({}, self.options());
-}
-
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("var.correction", Variance);
   m.impl("std.correction", Variance);
   m.impl("var_mean.correction", VarianceAndMean);
   m.impl("std_mean.correction", VarianceAndMean);
-  m.impl("dot", Dot);
 }
 
 }  // namespace
