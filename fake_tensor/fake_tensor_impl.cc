@@ -4,7 +4,6 @@
 
 #include "base/dispatch_keys.h"
 #include "c10/core/Allocator.h"
-#include "c10/core/StorageImpl.h"
 #include "c10/core/TensorOptions.h"
 #include "c10/util/Exception.h"
 
@@ -19,37 +18,54 @@ c10::DispatchKeySet KeysFor(c10::Device device) {
   return c10::DispatchKeySet({c10::computeDispatchKey(std::nullopt, c10::kStrided, device), kPostAutogradKey});
 }
 
+c10::SymInt Bytes(std::size_t nbytes) { return c10::SymInt(static_cast<int64_t>(nbytes)); }
+
 }  // namespace
 
-FakeStorage FakeStorage::Over(c10::Storage meta, c10::Device device) {
-  auto claimed =
-      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(meta.nbytes())),
-                                            at::DataPtr(nullptr, device), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
-  claimed->release_data_and_set_meta_custom_data_ptr_error_msg_(kNoData);
-  return {c10::Storage(std::move(claimed)), std::move(meta)};
+FakeStorageImpl::FakeStorageImpl(std::size_t nbytes, c10::Device device)
+    : c10::StorageImpl(use_byte_size_t(), Bytes(nbytes), at::DataPtr(nullptr, device), c10::GetAllocator(c10::kMeta), /*resizable=*/true) {
+  release_data_and_set_meta_custom_data_ptr_error_msg_(kNoData);
 }
 
-FakeStorage FakeStorage::OfSize(std::size_t nbytes, c10::Device device) {
-  auto meta = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(nbytes)),
-                                                    at::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta),
-                                                    /*resizable=*/true);
-  return Over(c10::Storage(std::move(meta)), device);
+c10::Storage FakeStorageImpl::OfSize(std::size_t nbytes, c10::Device device) {
+  return c10::Storage(c10::make_intrusive<FakeStorageImpl>(nbytes, device));
 }
 
-FakeTensorImpl::FakeTensorImpl(FakeStorage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
-    : c10::TensorImpl(std::move(storage.claimed), KeysFor(device), dtype), meta_storage_(std::move(storage.meta)), mode_(std::move(mode)) {
+c10::Storage FakeStorageImpl::Over(c10::Storage meta, c10::Device device) {
+  auto impl = c10::make_intrusive<FakeStorageImpl>(meta.nbytes(), device);
+  impl->meta_ = std::move(meta);
+  return c10::Storage(std::move(impl));
+}
+
+c10::Storage FakeStorageImpl::MetaOfSize(std::size_t nbytes) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(use_byte_size_t(), Bytes(nbytes), at::DataPtr(nullptr, c10::Device(c10::kMeta)),
+                                                            c10::GetAllocator(c10::kMeta), /*resizable=*/true));
+}
+
+const c10::Storage& FakeStorageImpl::meta() {
+  if (!meta_) meta_ = MetaOfSize(nbytes());
+  return meta_;
+}
+
+void FakeStorageImpl::TakeSizeOfMeta() {
+  if (!meta_ || meta_.nbytes() == nbytes()) return;
+  set_nbytes(meta_.nbytes());
+  Forget();
+}
+
+FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
+    : c10::TensorImpl(std::move(storage), KeysFor(device), dtype), mode_(std::move(mode)) {
   device_opt_ = device;
 }
 
-FakeTensorImpl::FakeTensorImpl(FakeStorage storage, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
+FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
                                std::shared_ptr<FakeTensorMode> mode)
-    : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage.claimed), base_keys, dtype),
-      meta_storage_(std::move(storage.meta)),
-      mode_(std::move(mode)) {}
+    : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), base_keys, dtype), mode_(std::move(mode)) {
+  device_opt_ = device;
+}
 
-at::Tensor FakeTensorImpl::MetaAlias() const {
-  constexpr c10::DispatchKeySet keys(c10::DispatchKey::Meta);
-  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(meta_storage_), keys, dtype());
+at::Tensor FakeTensorImpl::Alias(const c10::Storage& storage, c10::DispatchKey key) const {
+  auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), c10::DispatchKeySet(key), dtype());
   alias->set_sizes_and_strides(sizes(), strides(), storage_offset());
   if (is_wrapped_number()) alias->set_wrapped_number(true);
   if (is_conj()) alias->_set_conj(true);
@@ -57,16 +73,19 @@ at::Tensor FakeTensorImpl::MetaAlias() const {
   return at::Tensor(std::move(alias));
 }
 
-void FakeTensorImpl::CopyBack(const at::Tensor& meta, FakeStorage storage) {
-  if (storage_.unsafeGetStorageImpl() != storage.claimed.unsafeGetStorageImpl() || meta.dtype() != dtype()) {
+bool FakeTensorImpl::CopyBack(const at::Tensor& meta, const c10::Storage& fake_storage) {
+  bool changed = false;
+  if (storage_.unsafeGetStorageImpl() != fake_storage.unsafeGetStorageImpl() || meta.dtype() != dtype()) {
     const c10::Device claimed_device = *device_opt_;
-    meta_storage_ = std::move(storage.meta);
-    set_storage_and_dtype(std::move(storage.claimed), meta.dtype());
+    set_storage_and_dtype(fake_storage, meta.dtype());
     device_opt_ = claimed_device;
+    changed = true;
   }
   if (sizes() != meta.sizes() || strides() != meta.strides() || storage_offset() != meta.storage_offset()) {
     set_sizes_and_strides(meta.sizes(), meta.strides(), meta.storage_offset());
+    changed = true;
   }
+  return changed;
 }
 
 void FakeTensorImpl::CopyGeometry(const c10::TensorImpl& from) {
@@ -78,14 +97,14 @@ void FakeTensorImpl::CopyGeometry(const c10::TensorImpl& from) {
 
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                                             bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<FakeTensorImpl>(fake_storage(), key_set(), dtype(), mode_);
+  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version_counter,
                                                                             bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<FakeTensorImpl>(fake_storage(), key_set(), dtype(), mode_);
+  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), std::move(version_counter), allow_tensor_metadata_change);
   return copy;
 }
@@ -94,7 +113,6 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>
   const auto* fake = dynamic_cast<const FakeTensorImpl*>(impl.get());
   TORCH_CHECK(fake != nullptr, "set_data: a fake tensor can't take a real tensor's data; convert it with FakeTensorMode::FromReal first");
   copy_tensor_metadata(fake, this, version_counter(), allow_tensor_metadata_change());
-  meta_storage_ = fake->meta_storage_;
   mode_ = fake->mode_;
 }
 

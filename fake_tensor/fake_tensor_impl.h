@@ -1,18 +1,21 @@
 #ifndef DDPOPT_FAKE_TENSOR_FAKE_TENSOR_IMPL_H_
 #define DDPOPT_FAKE_TENSOR_FAKE_TENSOR_IMPL_H_
 
-// The TensorImpl behind a fake tensor. Private to this package.
+// The TensorImpl and StorageImpl behind a fake tensor. Private to this package.
 //
-// A fake has two storages. The one that others see claims the fake's device and refuses to give out data, so that printing, saving or
-// indexing a fake is an error instead of a crash. The other one is a meta storage; kernels work on meta tensors made over it. Fakes that
-// share memory share both, which makes aliasing and in-place operators come out as on real tensors.
+// A fake's storage claims the fake's device and gives out no data, so that printing, saving or indexing a fake is an error instead of a
+// crash. Kernels work on meta tensors made over its meta twin, which is made when first wanted. Fakes that share memory share the storage,
+// and with it the twin and what is known of the data; so aliasing and in-place operators come out as on real tensors.
 
+#include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/DispatchKeySet.h"
 #include "c10/core/Storage.h"
+#include "c10/core/StorageImpl.h"
 #include "c10/core/TensorImpl.h"
 #include "c10/util/intrusive_ptr.h"
 
@@ -20,21 +23,48 @@ namespace ddpopt {
 
 class FakeTensorMode;
 
-struct FakeStorage {
-  c10::Storage claimed;  // the fake's own: right device and size, no data
-  c10::Storage meta;     // the kernels'
+// The data of a small storage, as far as it is known (constants.h).
+struct KnownData {
+  c10::Storage real;
+  // Which bytes hold something, while a tensor is being filled; empty once all do.
+  std::vector<bool> filled;
+  bool complete() const { return filled.empty(); }
+};
 
-  // The claimed twin of a meta storage.
-  static FakeStorage Over(c10::Storage meta, c10::Device device);
-  static FakeStorage OfSize(std::size_t nbytes, c10::Device device);
+class FakeStorageImpl final : public c10::StorageImpl {
+ public:
+  FakeStorageImpl(std::size_t nbytes, c10::Device device);
+
+  static c10::Storage OfSize(std::size_t nbytes, c10::Device device);
+  // A kernels' storage.
+  static c10::Storage MetaOfSize(std::size_t nbytes);
+  // The storage that claims to be where `meta` is the kernels'.
+  static c10::Storage Over(c10::Storage meta, c10::Device device);
+  // Null for others' storages.
+  static FakeStorageImpl* Of(const c10::Storage& storage) { return dynamic_cast<FakeStorageImpl*>(storage.unsafeGetStorageImpl()); }
+
+  const c10::Storage& meta();
+  bool has_meta() const { return static_cast<bool>(meta_); }
+  // After kernels resized the twin.
+  void TakeSizeOfMeta();
+
+  const KnownData* known() const { return known_.get(); }
+  KnownData* mutable_known() { return known_.get(); }
+  void set_known(std::unique_ptr<KnownData> known) { known_ = std::move(known); }
+  void Forget() { known_.reset(); }
+
+ private:
+  c10::Storage meta_;
+  std::unique_ptr<KnownData> known_;
 };
 
 class FakeTensorImpl final : public c10::TensorImpl {
  public:
-  // A tensor of its own.
-  FakeTensorImpl(FakeStorage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode);
+  // A tensor of its own, over a FakeStorageImpl.
+  FakeTensorImpl(c10::Storage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode);
   // A view: takes its base's keys, which under inference mode are not those of a new tensor.
-  FakeTensorImpl(FakeStorage storage, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode);
+  FakeTensorImpl(c10::Storage storage, c10::Device device, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
+                 std::shared_ptr<FakeTensorMode> mode);
 
   // Null unless the tensor is a fake. The Fake key alone doesn't tell: set_data gives it to real tensors too.
   static FakeTensorImpl* Of(const at::Tensor& tensor) {
@@ -43,13 +73,15 @@ class FakeTensorImpl final : public c10::TensorImpl {
   }
 
   const std::shared_ptr<FakeTensorMode>& mode() const { return mode_; }
-  const c10::Storage& meta_storage() const { return meta_storage_; }
-  FakeStorage fake_storage() const { return {storage_, meta_storage_}; }
+  const c10::Storage& fake_storage() const { return storage_; }
+  FakeStorageImpl* fake_storage_impl() const { return static_cast<FakeStorageImpl*>(storage_.unsafeGetStorageImpl()); }
   // A meta tensor over the meta storage, seen as this tensor sees it.
-  at::Tensor MetaAlias() const;
-  // Takes sizes, strides, offset, dtype and storage from what a kernel made of MetaAlias().
-  void CopyBack(const at::Tensor& meta, FakeStorage storage);
-  // Sizes, strides, offset and number-likeness of another tensor.
+  at::Tensor MetaAlias() const { return Alias(fake_storage_impl()->meta(), c10::DispatchKey::Meta); }
+  // A tensor over `storage`, seen as this tensor sees its own.
+  at::Tensor Alias(const c10::Storage& storage, c10::DispatchKey key) const;
+  // Takes sizes, strides, offset, dtype and storage from what a kernel made of MetaAlias(); whether anything changed.
+  bool CopyBack(const at::Tensor& meta, const c10::Storage& fake_storage);
+  // Sizes, strides, offset, number-likeness, lazy conjugation and negation of another tensor.
   void CopyGeometry(const c10::TensorImpl& from);
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version_counter,
@@ -61,7 +93,6 @@ class FakeTensorImpl final : public c10::TensorImpl {
  private:
   const char* tensorimpl_type_name() const override { return "ddpopt::FakeTensorImpl"; }
 
-  c10::Storage meta_storage_;
   std::shared_ptr<FakeTensorMode> mode_;
 };
 

@@ -1,469 +1,564 @@
 #include "fake_tensor/fake_tensor_mode.h"
 
-#include <optional>
-#include <string>
+#include <atomic>
 #include <utility>
 #include <vector>
 
+#include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/List.h"
-#include "ATen/core/function_schema.h"
 #include "ATen/core/jit_type.h"
 #include "ATen/ops/_local_scalar_dense.h"
-#include "ATen/ops/clone.h"
+#include "ATen/ops/empty_strided.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/dispatch_keys.h"
 #include "c10/core/GradMode.h"
-#include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
-#include "c10/util/SmallVector.h"
+#include "fake_tensor/call_cache.h"
+#include "fake_tensor/constants.h"
+#include "fake_tensor/converter.h"
+#include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_tensor_impl.h"
+#include "fake_tensor/meta_call.h"
+#include "fake_tensor/op_info.h"
 #include "fake_tensor/rules.h"
-#include "torch/csrc/autograd/edge.h"
-#include "torch/csrc/autograd/variable.h"
+#include "torch/csrc/autograd/graph_task.h"
 
 namespace ddpopt {
-namespace {
 
 using c10::IValue;
+using fake_errors_internal::Throw;
 
-// What Handle needs to know of an operator, found out once.
-struct OpInfo {
-  enum class Rule { kKernel, kNoRule, kPassThrough, kDynamicShape, kDataDependent, kEqual, kLift, kIndex };
-  Rule rule = Rule::kKernel;
-  const ddpopt::Rule* own = nullptr;                     // goes before LibTorch's Meta kernel
-  bool mixes_devices = false;                     // takes tensors of several devices by its nature
-  bool bumps_versions = false;                    // changes its arguments through the operators it calls, which count the change
-  c10::SmallVector<std::size_t, 2> device_args;   // which become meta
-  c10::SmallVector<std::size_t, 2> dropped_args;  // which become None: generators, pinning
-  c10::SmallVector<bool, 8> writes;               // per argument
+struct FakeTensorMode::State {
+  explicit State(std::size_t cache_limit) : cache(cache_limit) {}
+  Converter converter;
+  CallCache cache;
+  int64_t hits = 0;
+  int64_t misses = 0;
+  absl::flat_hash_map<const char*, int64_t> bypasses;  // by the reasons' addresses: they are literals
 };
 
-bool MentionsTensor(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::TensorType) return true;
-  for (const c10::TypePtr& inner : type->containedTypes()) {
-    if (MentionsTensor(inner)) return true;
-  }
-  return false;
-}
+namespace {
 
-c10::TypePtr WithoutOptional(c10::TypePtr type) {
-  while (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0);
-  return type;
-}
+std::atomic<int64_t> modes_made{0};
 
-std::string NameOf(const c10::OperatorHandle& op) { return c10::toString(op.operator_name()); }
-
-std::string Describe(const at::Tensor& tensor) {
-  return absl::StrCat("shape [", absl::StrJoin(tensor.sizes(), ", "), "], dtype ", c10::toString(tensor.scalar_type()), ", device ",
-                      tensor.device().str());
-}
-
-// Operators whose results' shapes or values depend on data, and whose tags don't say so in every version.
-bool IsOneOf(const std::string& name, std::initializer_list<const char*> names) {
-  for (const char* candidate : names) {
-    if (name == candidate) return true;
-  }
-  return false;
-}
-
-OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
-  using Rule = OpInfo::Rule;
-  OpInfo info;
-  const c10::FunctionSchema& schema = op.schema();
-  bool has_tensors = false;
-  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
-    const c10::Argument& argument = schema.arguments()[i];
-    const c10::TypePtr type = WithoutOptional(argument.type());
-    has_tensors |= MentionsTensor(type);
-    info.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
-    if (type->kind() == c10::TypeKind::DeviceObjType) info.device_args.push_back(i);
-    if (type->kind() == c10::TypeKind::GeneratorType || argument.name() == "pin_memory") {
-      if (argument.type()->kind() == c10::TypeKind::OptionalType) info.dropped_args.push_back(i);
+// The tensor by itself or in a list.
+template <typename Fn>
+void ForEachTensor(const IValue& value, Fn&& fn) {
+  if (value.isTensor()) {
+    fn(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const IValue& element : value.toListRef()) {
+      if (element.isTensor()) fn(element.toTensor());
     }
   }
-  for (const c10::Argument& result : schema.returns()) has_tensors |= MentionsTensor(result.type());
-
-  const std::string& name = schema.name();
-  info.mixes_devices = IsOneOf(name, {"aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_",
-                                      "aten::_index_put_impl_", "aten::_unsafe_index", "aten::_copy_from"});
-  info.bumps_versions = absl::StartsWith(name, "aten::_foreach_");
-  if (!has_tensors) {
-    info.rule = Rule::kPassThrough;
-  } else if (name == "aten::equal") {
-    info.rule = Rule::kEqual;
-  } else if (IsOneOf(name, {"aten::lift", "aten::lift_fresh"})) {
-    info.rule = Rule::kLift;
-  } else if (const ddpopt::Rule* own = FindRule(op.operator_name())) {
-    info.own = own;
-  } else if (op.hasTag(at::Tag::data_dependent_output) || IsOneOf(name, {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"})) {
-    info.rule = Rule::kDataDependent;
-  } else if (IsOneOf(name, {"aten::index", "aten::_unsafe_index"})) {
-    info.rule = Rule::kIndex;
-  } else if (op.hasTag(at::Tag::dynamic_output_shape) || IsOneOf(name, {"aten::nonzero", "aten::masked_select"})) {
-    info.rule = Rule::kDynamicShape;
-  } else if (!op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
-    info.rule = Rule::kNoRule;
-  }
-  return info;
 }
 
-// The table may grow from several threads' modes; each thread keeps its own.
-const OpInfo& InfoOf(const c10::OperatorHandle& op) {
-  thread_local absl::flat_hash_map<c10::OperatorName, std::unique_ptr<OpInfo>, std::hash<c10::OperatorName>> infos;
-  thread_local absl::flat_hash_map<const c10::FunctionSchema*, const OpInfo*> by_schema;
-  thread_local uint64_t epoch = 0;
-  if (epoch != RulesEpoch()) {
-    infos.clear();
-    by_schema.clear();
-    ResolveRules();
-    epoch = RulesEpoch();
-  }
-  const OpInfo*& cached = by_schema[&op.schema()];
-  if (cached == nullptr) {
-    std::unique_ptr<OpInfo>& info = infos[op.operator_name()];
-    if (info == nullptr) info = std::make_unique<OpInfo>(MakeOpInfo(op));
-    cached = info.get();
-  }
-  return *cached;
-}
-
-// One operator call on fakes: fakes become meta aliases, the kernel runs, its results become fakes.
-class MetaCall {
+// Kernels call operators on meta tensors; nobody else is to see those.
+class KernelsOnly {
  public:
-  MetaCall(FakeTensorMode& mode, const c10::OperatorHandle& op, const OpInfo& info) : mode_(mode), op_(op), info_(info) {}
+  KernelsOnly() : no_pre_modes_(Mode::Level::kPreAutograd), no_post_modes_(Mode::Level::kPostAutograd), no_fakes_(kPostAutogradKey) {}
 
-  void Run(torch::jit::Stack* stack) {
-    const std::size_t num_args = op_.schema().arguments().size();
-    ConvertArguments(stack->data() + (stack->size() - num_args), num_args);
-    try {
-      const ClaimedDeviceGuard claimed(ResultDevice());
-      if (info_.own != nullptr) {
-        info_.own->kernel.callBoxed(op_, c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-      } else {
-        op_.callBoxed(stack);
+ private:
+  DisableModesGuard no_pre_modes_;
+  DisableModesGuard no_post_modes_;
+  c10::impl::ExcludeDispatchKeyGuard no_fakes_;
+  at::AutoDispatchBelowADInplaceOrView below_autograd_;
+};
+
+// The reverse: operators on fakes come to the modes again.
+class FakesAgain {
+ public:
+  FakesAgain() : excluded_(c10::impl::tls_is_dispatch_key_excluded(kPostAutogradKey)) {
+    if (excluded_) c10::impl::tls_set_dispatch_key_excluded(kPostAutogradKey, false);
+  }
+  ~FakesAgain() {
+    if (excluded_) c10::impl::tls_set_dispatch_key_excluded(kPostAutogradKey, true);
+  }
+  FakesAgain(const FakesAgain&) = delete;
+  FakesAgain& operator=(const FakesAgain&) = delete;
+
+ private:
+  bool excluded_;
+};
+
+}  // namespace
+
+// One operator call.
+class FakeTensorMode::Call {
+ public:
+  Call(FakeTensorMode& mode, const c10::OperatorHandle& op, torch::jit::Stack* stack)
+      : mode_(mode),
+        state_(*mode.state_),
+        op_(op),
+        info_(InfoOf(op)),
+        stack_(stack),
+        num_args_(op.schema().arguments().size()),
+        first_(stack->size() - num_args_) {}
+
+  void Run() {
+    switch (info_.way) {
+      case OpInfo::Way::kPassThrough: {
+        const KernelsOnly guard;
+        op_.callBoxed(stack_);
+        return;
       }
-    } catch (const c10::NotImplementedError& error) {
-      std::string why = error.what_without_backtrace();
-      for (const char* tail : {" with arguments from", " to run this operator with Meta tensors", ". You are likely"})
-        why = why.substr(0, why.find(tail));
-      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op_), " has no fake rule (schema ", c10::toString(op_.schema()), "): ", why);
+      case OpInfo::Way::kLift:
+        CountBypass(info_.bypass);
+        Lift();
+        return;
+      case OpInfo::Way::kEqual:
+        CountBypass(info_.bypass);
+        ConvertReals();
+        Equal();
+        return;
+      case OpInfo::Way::kScalarOutput:
+      case OpInfo::Way::kDynamicShape:
+        CountBypass(info_.bypass);
+        ConvertReals();
+        OfConstants();
+        return;
+      case OpInfo::Way::kComposite:
+        CountBypass(info_.bypass);
+        Compose();
+        return;
+      case OpInfo::Way::kRule:
+      case OpInfo::Way::kNoRule:
+        break;
     }
-    for (const Input& input : inputs_) {
-      if (input.written) WriteBack(input);
+    std::optional<CallKey> key(std::in_place, op_, info_, *stack_, first_, num_args_);
+    if (key->has_real()) {
+      ConvertReals();
+      key.emplace(op_, info_, *stack_, first_, num_args_);
     }
-    const std::size_t num_returns = op_.schema().returns().size();
-    for (std::size_t i = stack->size() - num_returns; i < stack->size(); ++i) WrapResult(&(*stack)[i]);
+    CheckModes(*key);
+    if (info_.masks) RefuseMasks(*key);
+    const bool follow_constants = key->all_known() && !info_.random && !info_.writes_any;
+    torch::jit::Stack values;
+    if (follow_constants) values.assign(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
+    // Writes end what is known of data; those that build a torch::tensor() step by step add to it.
+    if (info_.makes == OpInfo::Makes::kFill) {
+      KeepFill();
+    } else {
+      ForgetWritten();
+    }
+    std::optional<c10::Scalar> number;
+    if (info_.makes == OpInfo::Makes::kScalarTensor) number = (*stack_)[first_].toScalar();
+
+    if (!FromCache(*key)) Compute(*key);
+
+    if (info_.makes != OpInfo::Makes::kNothing && info_.makes != OpInfo::Makes::kFill) Begin(number);
+    if (follow_constants) FollowConstants(std::move(values));
   }
 
  private:
-  struct Input {
-    at::Tensor fake;
-    FakeTensorImpl* impl;
-    at::Tensor meta;
-    bool written;
-  };
+  void CountBypass(const char* why) { ++state_.bypasses[why]; }
 
-  void ConvertArguments(IValue* args, std::size_t num_args) {
-    for (std::size_t i = 0; i < num_args; ++i) {
-      IValue& value = args[i];
-      if (value.isTensor()) {
-        value = ToMeta(value.toTensor(), i);
-      } else if (value.isTensorList()) {
-        c10::List<at::Tensor> metas;
-        for (const at::Tensor& tensor : value.toTensorVector()) metas.push_back(ToMeta(tensor, i));
-        value = std::move(metas);
-      } else if (value.isOptionalTensorList()) {
-        c10::List<std::optional<at::Tensor>> metas;
-        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-          metas.push_back(tensor.has_value() ? std::optional<at::Tensor>(ToMeta(*tensor, i)) : std::nullopt);
-        }
-        value = std::move(metas);
-      } else if (value.isStorage()) {
-        TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op_), " has no fake rule: argument ", i, " is a storage (schema ",
-                                    c10::toString(op_.schema()), ")");
+  // True if the cache had the answer, which is then on the stack.
+  bool FromCache(const CallKey& key) {
+    if (!mode_.options_.cache) return false;
+    if (key.bypass() != nullptr) {
+      CountBypass(key.bypass());
+      return false;
+    }
+    const CachedCall* call = state_.cache.Find(key.words());
+    if (call == nullptr) {
+      ++state_.misses;
+      return false;
+    }
+    ++state_.hits;
+    if (mode_.options_.cross_check_cache) {
+      CrossCheck(key, *call);
+      return true;
+    }
+    if (info_.bumps_versions) {
+      for (std::size_t i = 0; i < num_args_; ++i) {
+        if (!info_.writes[i]) continue;
+        ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); });
       }
     }
-    for (const std::size_t i : info_.device_args) {
-      if (args[i].isDevice()) {
-        device_ = args[i].toDevice();
-        args[i] = c10::Device(c10::kMeta);
-      } else if (inputs_.empty()) {
-        args[i] = c10::Device(c10::kMeta);
-      }
-    }
-    for (const std::size_t i : info_.dropped_args) args[i] = IValue();
+    PushResults(*call, key, mode_.shared_from_this(), stack_, first_);
+    return true;
   }
 
-  at::Tensor ToMeta(const at::Tensor& tensor, std::size_t index) {
-    if (!tensor.defined()) return tensor;
-    FakeTensorImpl* impl = FakeTensorImpl::Of(tensor);
-    if (impl == nullptr) {
-      // A number that was given as one. Its meta twin takes part in type promotion as a number.
-      if (tensor.unsafeGetTensorImpl()->is_wrapped_number() && tensor.device().is_cpu() && !info_.writes[index]) {
-        at::Tensor fake = mode_.FromReal(tensor);
-        return Record(fake, FakeTensorImpl::Of(fake), index);
-      }
-      RefuseReal(tensor, index);
-    }
-    TORCH_CHECK(impl->mode().get() == &mode_, NameOf(op_), ": argument ", index, " ('", ArgName(index), "', ", Describe(tensor),
-                ") is a fake tensor of another FakeTensorMode");
-    return Record(tensor, impl, index);
+  void CrossCheck(const CallKey& key, const CachedCall& call) {
+    // Compute ends the arguments; the key points to them.
+    const torch::jit::Stack keep(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
+    RunRule();
+    const std::optional<CachedCall> now = DescribeResults(key, *stack_, first_);
+    TORCH_CHECK(now.has_value() && *now == call && !changed_metadata_, NameOf(op_), ": the fake tensor cache has another result than the rule: ",
+                call.ToString(), " in the cache, ", now.has_value() ? now->ToString() : "something that can't be cached", " now");
   }
 
-  at::Tensor Record(const at::Tensor& fake, FakeTensorImpl* impl, std::size_t index) {
-    for (Input& input : inputs_) {
-      if (input.impl == impl) {
-        input.written |= info_.writes[index];
-        return input.meta;
-      }
-    }
-    JoinDevice(fake, index);
-    inputs_.push_back({fake, impl, impl->MetaAlias(), info_.writes[index]});
-    return inputs_.back().meta;
-  }
-
-  // The results' device: the inputs', where scalars on the CPU go along with anything.
-  void JoinDevice(const at::Tensor& fake, std::size_t index) {
-    const c10::Device device = fake.device();
-    const bool weak = fake.dim() == 0 && device.is_cpu();
-    if (!device_.has_value() || (weak_device_ && !weak)) {
-      device_ = device;
-      weak_device_ = weak;
+  void Compute(const CallKey& key) {
+    if (key.bypass() != nullptr || !mode_.options_.cache) {
+      RunRule();
       return;
     }
-    if (weak || info_.mixes_devices) return;
-    TORCH_CHECK(*device_ == device, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is on ", device.str(), ", others are on ",
-                device_->str());
-  }
-
-  [[noreturn]] void RefuseReal(const at::Tensor& tensor, std::size_t index) const {
-    TORCH_CHECK(!tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey), NameOf(op_), ": argument ", index, " ('", ArgName(index),
-                "', ", Describe(tensor), ") is a real tensor that was given a fake tensor's data (set_data)");
-    std::string kind = "real tensor";
-    if (tensor.dim() == 0 && tensor.device().is_cpu()) {
-      c10::Scalar value = at::_local_scalar_dense(tensor);
-      if (!value.isComplex()) kind = absl::StrCat("real tensor, the scalar ", value.toDouble());
+    const torch::jit::Stack keep(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
+    RunRule();
+    if (changed_metadata_) {
+      --state_.misses;
+      CountBypass("in-place change of metadata");
+      return;
     }
-    TORCH_CHECK(
-        false, NameOf(op_), ": argument ", index, " ('", ArgName(index), "') is a ", kind, " (", Describe(tensor),
-        "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on the way ",
-        "(constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
-  }
-
-  const std::string& ArgName(std::size_t index) const { return op_.schema().arguments()[index].name(); }
-
-  // The pair of storages over a meta storage: an input's, an earlier result's or a new one.
-  FakeStorage StorageOver(const c10::Storage& meta) {
-    const c10::StorageImpl* impl = meta.unsafeGetStorageImpl();
-    for (const FakeStorage& known : storages_) {
-      if (known.meta.unsafeGetStorageImpl() == impl) return known;
-    }
-    for (const Input& input : inputs_) {
-      if (input.impl->meta_storage().unsafeGetStorageImpl() == impl) return input.impl->fake_storage();
-    }
-    storages_.push_back(FakeStorage::Over(meta, ResultDevice()));
-    return storages_.back();
-  }
-
-  c10::Device ResultDevice() const { return device_.value_or(c10::Device(c10::kCPU)); }
-
-  void WriteBack(const Input& input) {
-    const FakeStorage storage = StorageOver(input.meta.storage());
-    input.impl->CopyBack(input.meta, storage);
-    if (info_.bumps_versions) input.impl->bump_version();
-    if (storage.claimed.nbytes() != storage.meta.nbytes()) storage.claimed.unsafeGetStorageImpl()->set_nbytes(storage.meta.nbytes());
-  }
-
-  void WrapResult(IValue* result) {
-    if (result->isTensor()) {
-      *result = ToFake(result->toTensor());
-    } else if (result->isTensorList()) {
-      c10::List<at::Tensor> fakes;
-      for (const at::Tensor& tensor : result->toTensorVector()) fakes.push_back(ToFake(tensor));
-      *result = std::move(fakes);
+    if (std::optional<CachedCall> call = DescribeResults(key, *stack_, first_)) {
+      state_.cache.Insert(key.words(), std::move(*call));
+    } else {
+      --state_.misses;
+      CountBypass("result other than tensors");
     }
   }
 
-  at::Tensor ToFake(const at::Tensor& meta) {
-    if (!meta.defined()) return meta;
-    for (const Input& input : inputs_) {
-      if (input.meta.is_same(meta)) return input.fake;
+  void RunRule() {
+    const KernelsOnly guard;
+    MetaCall call(mode_.shared_from_this(), op_, info_);
+    if (info_.way == OpInfo::Way::kRule) {
+      call.Run(stack_);
+    } else if (mode_.options_.allow_fallback_kernels) {
+      call.RunOnZeros(stack_);
+    } else {
+      ThrowNoRule(op_, "");
     }
-    for (const auto& [result, fake] : results_) {
-      if (result.is_same(meta)) return fake;
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(meta.is_meta(), NameOf(op_), " has no fake rule (schema ", c10::toString(op_.schema()),
-                                "): its kernel made a real tensor");
-    at::Tensor fake = MakeFake(meta);
-    results_.emplace_back(meta, fake);
-    return fake;
+    changed_metadata_ = call.changed_metadata();
   }
 
-  at::Tensor MakeFake(const at::Tensor& meta) {
-    const c10::StorageImpl* storage = meta.storage().unsafeGetStorageImpl();
-    const FakeTensorImpl* base = nullptr;
-    for (const Input& input : inputs_) {
-      if (input.impl->meta_storage().unsafeGetStorageImpl() == storage) {
-        base = input.impl;
-        break;
+  void Compose() {
+    const ModeGuard on(mode_.shared_from_this());
+    const FakesAgain fakes;
+    op_.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack_);
+  }
+
+  // Constants.
+
+  void Lift() {
+    const at::Tensor& real = (*stack_)[first_].toTensor();
+    at::Tensor lifted;
+    if (IsFake(real)) {
+      if (op_.schema().name() != "aten::lift_fresh_copy") return;  // the argument is the result
+      std::optional<at::Tensor> value = KnownValue(real);
+      if (!value.has_value()) {
+        const ModeGuard on(mode_.shared_from_this());
+        const FakesAgain fakes;
+        lifted = real.clone();
+      } else {
+        lifted = mode_.FromConstant(*value);
+      }
+    } else {
+      lifted = mode_.FromConstant(real);
+    }
+    torch::jit::drop(*stack_, 1);
+    torch::jit::push(*stack_, std::move(lifted));
+  }
+
+  // Whether the operator could be run for real, on operands that are all known.
+  bool RunOnConstants() {
+    if (info_.random || info_.writes_any || !OnCpuOnly() || !ReplaceByKnown(stack_, first_, num_args_)) return false;
+    const KernelsOnly guard;
+    op_.callBoxed(stack_);
+    return true;
+  }
+
+  bool OnCpuOnly() const {
+    for (const std::size_t i : info_.device_args) {
+      const IValue& device = (*stack_)[first_ + i];
+      if (device.isDevice() && !device.toDevice().is_cpu()) return false;
+    }
+    return true;
+  }
+
+  void OfConstants() {
+    if (RunOnConstants()) {
+      for (std::size_t i = first_; i < stack_->size(); ++i) {
+        IValue& result = (*stack_)[i];
+        if (result.isTensor()) {
+          result = mode_.FromConstant(result.toTensor());
+        } else if (result.isTensorList()) {
+          c10::List<at::Tensor> list;
+          for (const at::Tensor& tensor : result.toTensorVector()) list.push_back(mode_.FromConstant(tensor));
+          result = std::move(list);
+        }
+      }
+      return;
+    }
+    if (info_.way == OpInfo::Way::kDynamicShape) ThrowDynamicShape("");
+    Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have",
+                               Operands());
+  }
+
+  void Equal() {
+    const at::Tensor a = (*stack_)[first_].toTensor();
+    const at::Tensor b = (*stack_)[first_ + 1].toTensor();
+    std::optional<bool> result;
+    if (a.is_same(b)) {
+      result = true;  // as if there were no NaN
+    } else if (a.sizes() != b.sizes()) {
+      result = false;
+    }
+    if (!result.has_value()) {
+      if (RunOnConstants()) return;
+      Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: whether two different fake tensors hold equal values isn't known", Operands());
+    }
+    torch::jit::drop(*stack_, 2);
+    torch::jit::push(*stack_, *result);
+  }
+
+  // "; operands: self (shape …)".
+  std::string Operands() const {
+    std::string text;
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
+        if (tensor.defined()) absl::StrAppend(&text, text.empty() ? "; operands: " : ", ", ArgName(op_, i), " (", Describe(tensor), ")");
+      });
+    }
+    return text;
+  }
+
+  [[noreturn]] void ThrowDynamicShape(const char* how) const {
+    Throw<DynamicOutputShape>(NameOf(op_), ": ", how, "the shape of its result depends on data, which a fake tensor doesn't have", Operands());
+  }
+
+  // A mask selects as many elements as it has ones.
+  void RefuseMasks(const CallKey& key) {
+    bool masks = false;
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      if (!(*stack_)[first_ + i].isOptionalTensorList() && !(*stack_)[first_ + i].isTensorList()) continue;
+      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& index) {
+        masks |= index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+      });
+    }
+    if (masks && !key.all_known()) ThrowDynamicShape("with a mask, ");
+  }
+
+  void ForgetWritten() {
+    if (info_.writes_metadata_only) return;
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      if (!info_.writes[i] && !info_.hidden_writes[i]) continue;
+      ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) {
+        if (const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor)) fake->fake_storage_impl()->Forget();
+      });
+    }
+  }
+
+  void KeepFill() {
+    FakeTensorImpl* fake = FakeTensorImpl::Of((*stack_)[first_].toTensor());
+    if (fake == nullptr || fake->fake_storage_impl()->known() == nullptr) return;
+    const KernelsOnly guard;
+    Fill(*fake, (*stack_)[first_ + 1].toScalar());
+  }
+
+  bool MayKeep(const FakeTensorImpl& fake) const {
+    return fake.device().is_cpu() && fake.numel() > 0 && fake.numel() <= mode_.options_.constant_limit && fake.storage_offset() == 0 &&
+           fake.fake_storage_impl()->nbytes() == static_cast<std::size_t>(fake.numel()) * fake.itemsize();
+  }
+
+  // After empty() and scalar_tensor().
+  void Begin(const std::optional<c10::Scalar>& number) {
+    FakeTensorImpl* fake = FakeTensorImpl::Of(stack_->back().toTensor());
+    if (fake == nullptr || !MayKeep(*fake)) return;
+    const KernelsOnly guard;
+    StartFilling(*fake);
+    if (number.has_value()) Fill(*fake, *number);
+  }
+
+  // The results are those of known tensors alone: they are known too, if small.
+  void FollowConstants(torch::jit::Stack values) {
+    bool any = false;
+    for (std::size_t i = first_; i < stack_->size(); ++i) {
+      bool keep = true;
+      ForEachTensor((*stack_)[i], [&](const at::Tensor& tensor) {
+        const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);
+        if (fake == nullptr) return;
+        keep = keep && fake->device().is_cpu() && fake->numel() <= mode_.options_.constant_limit;
+        any = any || !IsKnown(*fake);
+      });
+      if (!keep) return;
+    }
+    if (!any) return;  // views of what is known
+    if (!ReplaceByKnown(&values, 0, values.size())) return;
+    {
+      const KernelsOnly guard;
+      op_.callBoxed(&values);
+    }
+    std::vector<at::Tensor> fakes;
+    std::vector<at::Tensor> reals;
+    for (std::size_t i = first_; i < stack_->size(); ++i) ForEachTensor((*stack_)[i], [&](const at::Tensor& t) { fakes.push_back(t); });
+    for (const IValue& value : values) ForEachTensor(value, [&](const at::Tensor& t) { reals.push_back(t); });
+    if (fakes.size() != reals.size()) return;
+    for (std::size_t i = 0; i < fakes.size(); ++i) {
+      FakeTensorImpl* fake = FakeTensorImpl::Of(fakes[i]);
+      if (fake == nullptr || IsKnown(*fake) || !reals[i].defined()) continue;
+      const at::Tensor& real = reals[i];
+      if (real.sizes() == fake->sizes() && real.strides() == fake->strides() && real.storage_offset() == fake->storage_offset() &&
+          real.dtype() == fake->dtype() && real.storage().nbytes() == fake->fake_storage_impl()->nbytes()) {
+        SetKnown(*fake, real);
       }
     }
-    c10::intrusive_ptr<FakeTensorImpl> impl;
-    if (base != nullptr) {
-      impl = c10::make_intrusive<FakeTensorImpl>(base->fake_storage(), base->key_set(), meta.dtype(), mode_.shared_from_this());
-    } else {
-      impl = c10::make_intrusive<FakeTensorImpl>(StorageOver(meta.storage()), ResultDevice(), meta.dtype(), mode_.shared_from_this());
+  }
+
+  // Conversion and validation.
+
+  void CheckModes(const CallKey& key) const {
+    for (const FakeTensorImpl* input : key.inputs()) {
+      if (input->mode().get() != &mode_) RefuseMode(*input);
     }
-    impl->CopyGeometry(*meta.unsafeGetTensorImpl());
-    return at::Tensor(std::move(impl));
+    if (key.bypass() == nullptr) return;
+    // The key may have left some out.
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
+        const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);
+        if (fake != nullptr && fake->mode().get() != &mode_) RefuseMode(*fake);
+      });
+    }
+  }
+
+  [[noreturn]] void RefuseMode(const FakeTensorImpl& fake) const {
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
+        if (tensor.unsafeGetTensorImpl() != &fake) return;
+        Throw<NotOurFake>(NameOf(op_), ": argument ", i, " ('", ArgName(op_, i), "', ", Describe(tensor),
+                          ") is a fake tensor of another FakeTensorMode: ", fake.mode()->Description(), " meets ", mode_.Description());
+      });
+    }
+    Throw<NotOurFake>(NameOf(op_), ": a fake tensor of another FakeTensorMode: ", fake.mode()->Description(), " meets ", mode_.Description());
+  }
+
+  // Real tensors become fakes, or are refused.
+  void ConvertReals() {
+    for (std::size_t i = 0; i < num_args_; ++i) {
+      IValue& value = (*stack_)[first_ + i];
+      if (value.isTensor()) {
+        if (!IsFine(value.toTensor())) value = Convert(value.toTensor(), i);
+      } else if (value.isTensorList()) {
+        bool fine = true;
+        ForEachTensor(value, [&](const at::Tensor& tensor) { fine = fine && IsFine(tensor); });
+        if (fine) continue;
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(IsFine(tensor) ? tensor : Convert(tensor, i));
+        value = std::move(list);
+      } else if (value.isOptionalTensorList()) {
+        bool fine = true;
+        ForEachTensor(value, [&](const at::Tensor& tensor) { fine = fine && IsFine(tensor); });
+        if (fine) continue;
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+          list.push_back(!tensor.has_value() || IsFine(*tensor) ? tensor : std::optional<at::Tensor>(Convert(*tensor, i)));
+        }
+        value = std::move(list);
+      }
+    }
+  }
+
+  bool IsFine(const at::Tensor& tensor) const {
+    if (!tensor.defined() || IsFake(tensor)) return true;
+    const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    return impl->is_wrapped_number() && tensor.device().is_cpu() && !impl->key_set().has(kPostAutogradKey);
+  }
+
+  at::Tensor Convert(const at::Tensor& tensor, std::size_t index) const {
+    const auto name = [&] { return absl::StrCat(NameOf(op_), ": argument ", index, " ('", ArgName(op_, index), "'"); };
+    if (tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey)) {
+      Throw<NotOurFake>(name(), ", ", Describe(tensor), ") is a real tensor that was given a fake tensor's data (set_data)");
+    }
+    if (mode_.options_.allow_non_fake_inputs) {
+      const char* why = nullptr;
+      if (info_.writes[index] || info_.hidden_writes[index]) {
+        why = "and would be written to";
+      } else if (tensor.requires_grad() && c10::GradMode::is_enabled()) {
+        why = "that requires grad: a backward pass would leave a fake gradient on it";
+      } else if (tensor.requires_grad() && tensor.is_leaf() && at::autocast::is_autocast_enabled(tensor.device().type()) &&
+                 at::autocast::is_autocast_cache_enabled()) {
+        why = "that autocast would keep a fake copy of in its cache (set_autocast_cache_enabled(false))";
+      }
+      if (why == nullptr) return mode_.FromReal(tensor);
+      Throw<NotOurFake>(name(), ", ", Describe(tensor), ") is a real tensor ", why, ". Convert it with FakeTensorMode::FromReal");
+    }
+    std::string kind = "real tensor";
+    if (tensor.dim() == 0 && tensor.device().is_cpu()) {
+      const KernelsOnly guard;
+      const c10::Scalar value = at::_local_scalar_dense(tensor);
+      if (!value.isComplex()) kind = absl::StrCat("real tensor, the scalar ", value.toDouble());
+    }
+    Throw<NotOurFake>(name(), ") is a ", kind, " (", Describe(tensor),
+                      "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on ",
+                      "the way (constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
   }
 
   FakeTensorMode& mode_;
+  State& state_;
   const c10::OperatorHandle& op_;
   const OpInfo& info_;
-  std::optional<c10::Device> device_;
-  bool weak_device_ = false;
-  c10::SmallVector<Input, 4> inputs_;
-  c10::SmallVector<FakeStorage, 2> storages_;
-  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 2> results_;
+  torch::jit::Stack* stack_;
+  std::size_t num_args_;
+  std::size_t first_;
+  bool changed_metadata_ = false;
 };
+
+namespace {
 
 // The first fake among the arguments; also whether a real tensor with a fake's key is there.
 FakeTensorMode* FindMode(const IValue& value, bool* marked) {
-  const auto look = [&](const at::Tensor& tensor) -> FakeTensorMode* {
-    if (const FakeTensorImpl* impl = FakeTensorImpl::Of(tensor)) return impl->mode().get();
-    if (tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey)) *marked = true;
-    return nullptr;
-  };
-  if (value.isTensor()) return look(value.toTensor());
-  if (value.isList()) {
-    for (const IValue& element : value.toListRef()) {
-      if (FakeTensorMode* mode = FindMode(element, marked)) return mode;
+  FakeTensorMode* mode = nullptr;
+  ForEachTensor(value, [&](const at::Tensor& tensor) {
+    if (mode != nullptr || !tensor.defined()) return;
+    if (const FakeTensorImpl* impl = FakeTensorImpl::Of(tensor)) {
+      mode = impl->mode().get();
+    } else if (tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey)) {
+      *marked = true;
     }
+  });
+  if (mode == nullptr && value.isStorage()) {
+    *marked |= FakeStorageImpl::Of(value.toStorage()) != nullptr;
   }
-  return nullptr;
+  return mode;
 }
 
 // Operators on fakes while no mode is pushed.
 void HandleWithoutMode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  // Autograd's device threads have the caller's dispatch keys but not its modes: tensors made during a backward pass belong to the mode of
+  // the pass's other tensors.
+  thread_local std::weak_ptr<FakeTensorMode> last_mode;
+  thread_local int last_pass = -1;
+  const int pass = torch::autograd::get_current_graph_task_id();
   bool marked = false;
   for (const IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (FakeTensorMode* mode = FindMode(argument, &marked)) {
       const std::shared_ptr<FakeTensorMode> keep_alive = mode->shared_from_this();
+      if (pass >= 0) {
+        last_mode = keep_alive;
+        last_pass = pass;
+      }
       mode->Handle(op, stack);
       return;
     }
   }
-  TORCH_CHECK(!marked, NameOf(op), ": an argument is a real tensor that was given a fake tensor's data (set_data)");
+  if (marked) {
+    Throw<NotOurFake>(NameOf(op), ": an argument is a real tensor that was given a fake tensor's data or storage (set_data, set_)");
+  }
+  if (pass >= 0 && pass == last_pass && c10::impl::tls_is_dispatch_key_included(kPostAutogradKey)) {
+    if (const std::shared_ptr<FakeTensorMode> mode = last_mode.lock()) {
+      mode->Handle(op, stack);
+      return;
+    }
+  }
   op.callBoxed(stack);
 }
 
 }  // namespace
 
-// What was converted, by identity. Nothing is kept alive; a weak pointer keeps an address from being used again while it is a key.
-struct FakeTensorMode::Memo {
-  struct TensorEntry {
-    c10::weak_intrusive_ptr<c10::TensorImpl> real;
-    c10::weak_intrusive_ptr<c10::TensorImpl> fake;
-  };
-  struct StorageEntry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> real;
-    c10::weak_intrusive_ptr<c10::StorageImpl> claimed;
-    c10::weak_intrusive_ptr<c10::StorageImpl> meta;
-  };
-  absl::flat_hash_map<const c10::TensorImpl*, TensorEntry> tensors;
-  absl::flat_hash_map<const c10::StorageImpl*, StorageEntry> storages;
-  std::size_t sweep_at = 256;
-
-  void Sweep() {
-    if (tensors.size() + storages.size() < sweep_at) return;
-    absl::erase_if(tensors, [](const auto& entry) { return entry.second.real.expired() || entry.second.fake.expired(); });
-    absl::erase_if(storages, [](const auto& entry) { return entry.second.real.expired() || entry.second.claimed.expired(); });
-    sweep_at = std::max<std::size_t>(256, 2 * (tensors.size() + storages.size()));
-  }
-
-  FakeStorage StorageOf(const at::Tensor& real) {
-    const auto& storage = real.storage().getWeakStorageImpl();
-    const c10::StorageImpl* key = real.storage().unsafeGetStorageImpl();
-    if (const auto found = storages.find(key); found != storages.end()) {
-      auto claimed = found->second.claimed.lock();
-      auto meta = found->second.meta.lock();
-      if (claimed.defined() && meta.defined()) return {c10::Storage(std::move(claimed)), c10::Storage(std::move(meta))};
-      storages.erase(found);
-    }
-    FakeStorage fake = FakeStorage::OfSize(real.storage().nbytes(), real.device());
-    storages.emplace(key, StorageEntry{storage, fake.claimed.getWeakStorageImpl(), fake.meta.getWeakStorageImpl()});
-    return fake;
-  }
-};
-
-FakeTensorMode::FakeTensorMode() : memo_(std::make_unique<Memo>()) {}
+FakeTensorMode::FakeTensorMode(FakeTensorModeOptions options)
+    : options_(std::move(options)), number_(++modes_made), state_(std::make_unique<State>(options_.cache_limit)) {}
 FakeTensorMode::~FakeTensorMode() = default;
 
-std::shared_ptr<FakeTensorMode> FakeTensorMode::Create() {
+std::shared_ptr<FakeTensorMode> FakeTensorMode::Create(FakeTensorModeOptions options) {
   ResolveRules();
   SetFallbackHandler(Level::kPostAutograd, &HandleWithoutMode);
-  return std::shared_ptr<FakeTensorMode>(new FakeTensorMode());
+  return std::shared_ptr<FakeTensorMode>(new FakeTensorMode(std::move(options)));
 }
 
-at::Tensor FakeTensorMode::FromReal(const at::Tensor& real) {
-  if (!real.defined()) return real;
-  if (const FakeTensorImpl* fake = FakeTensorImpl::Of(real)) {
-    TORCH_CHECK(fake->mode().get() == this, "FakeTensorMode::FromReal: the tensor (", Describe(real), ") is a fake tensor of another mode");
-    return real;
-  }
-  TORCH_CHECK(!real.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey),
-              "FakeTensorMode::FromReal: the real tensor was given a fake tensor's data (set_data)");
-  TORCH_CHECK(real.layout() == c10::kStrided && real.has_storage() && !real.is_quantized() && !real.is_nested() &&
-                  !real.unsafeGetTensorImpl()->has_symbolic_sizes_strides(),
-              "FakeTensorMode::FromReal: only dense tensors with strides can be made fake, not layout ", real.layout(), " of dtype ",
-              c10::toString(real.scalar_type()));
-
-  memo_->Sweep();
-  const c10::TensorImpl* key = real.unsafeGetTensorImpl();
-  if (const auto found = memo_->tensors.find(key); found != memo_->tensors.end()) {
-    auto known = found->second.fake.lock();
-    // Real tensors may change under their fakes (resize_, set_data, requires_grad_); then a new fake is made.
-    if (known.defined()) {
-      at::Tensor fake(std::move(known));
-      if (fake.sizes() == real.sizes() && fake.strides() == real.strides() && fake.storage_offset() == real.storage_offset() &&
-          fake.dtype() == real.dtype() && fake.device() == real.device() && fake.requires_grad() == real.requires_grad() &&
-          fake.is_leaf() == real.is_leaf()) {
-        return fake;
-      }
-    }
-    memo_->tensors.erase(found);
-  }
-
-  // Made outside inference mode if the real one was, so that it has the keys autograd needs.
-  c10::InferenceMode inference(real.is_inference());
-  auto impl = c10::make_intrusive<FakeTensorImpl>(memo_->StorageOf(real), real.device(), real.dtype(), shared_from_this());
-  impl->CopyGeometry(*real.unsafeGetTensorImpl());
-  at::Tensor fake(std::move(impl));
-  if (real.requires_grad()) {
-    if (real.is_leaf()) {
-      fake.requires_grad_();
-    } else {
-      // Some history of its own: that of a copy of a leaf nobody sees.
-      DisableModesGuard no_pre_modes(Level::kPreAutograd);
-      DisableModesGuard no_post_modes(Level::kPostAutograd);
-      c10::AutoGradMode grad(true);
-      auto leaf = c10::make_intrusive<FakeTensorImpl>(FakeStorage::OfSize(real.storage().nbytes(), real.device()), real.device(),
-                                                      real.dtype(), shared_from_this());
-      leaf->CopyGeometry(*real.unsafeGetTensorImpl());
-      const at::Tensor copy = at::clone(at::Tensor(std::move(leaf)).requires_grad_());
-      torch::autograd::impl::set_gradient_edge(fake, torch::autograd::impl::gradient_edge(copy));
-    }
-  }
-  memo_->tensors.emplace(key, Memo::TensorEntry{c10::weak_intrusive_ptr<c10::TensorImpl>(real.getIntrusivePtr()),
-                                                c10::weak_intrusive_ptr<c10::TensorImpl>(fake.getIntrusivePtr())});
-  return fake;
-}
+at::Tensor FakeTensorMode::FromReal(const at::Tensor& real) { return state_->converter.FromReal(*this, real); }
 
 IValue FakeTensorMode::FromReal(const IValue& value) {
   if (value.isTensor()) return FromReal(value.toTensor());
@@ -488,52 +583,48 @@ IValue FakeTensorMode::FromReal(const IValue& value) {
   return value;
 }
 
-void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  // Kernels call operators on meta tensors; nobody else is to see those.
-  DisableModesGuard no_pre_modes(Level::kPreAutograd);
-  DisableModesGuard no_post_modes(Level::kPostAutograd);
-  c10::impl::ExcludeDispatchKeyGuard no_fakes(kPostAutogradKey);
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-
-  const OpInfo& info = InfoOf(op);
-  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  switch (info.rule) {
-    case OpInfo::Rule::kIndex:
-      // A mask selects as many elements as it has ones.
-      for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {
-        TORCH_CHECK_NOT_IMPLEMENTED(
-            !index.has_value() || !index->defined() || (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte), NameOf(op),
-            ": with a mask, the shape of its result depends on data, which a fake tensor doesn't have");
-      }
-      [[fallthrough]];
-    case OpInfo::Rule::kKernel:
-      MetaCall(*this, op, info).Run(stack);
-      return;
-    case OpInfo::Rule::kPassThrough:
-      op.callBoxed(stack);
-      return;
-    case OpInfo::Rule::kNoRule:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op), " has no fake rule (schema ", c10::toString(op.schema()), ")");
-    case OpInfo::Rule::kDynamicShape:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op), ": the shape of its result depends on data, which a fake tensor doesn't have");
-    case OpInfo::Rule::kDataDependent:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, NameOf(op),
-                                  ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have");
-    case OpInfo::Rule::kEqual: {
-      TORCH_CHECK_NOT_IMPLEMENTED(arguments[0].toTensor().is_same(arguments[1].toTensor()), NameOf(op),
-                                  ": data-dependent: whether two different fake tensors hold equal values isn't known");
-      torch::jit::drop(*stack, 2);
-      torch::jit::push(*stack, true);
-      return;
-    }
-    case OpInfo::Rule::kLift: {
-      at::Tensor lifted = FromReal(arguments[0].toTensor());
-      torch::jit::drop(*stack, 1);
-      torch::jit::push(*stack, std::move(lifted));
-      return;
-    }
-  }
+at::Tensor FakeTensorMode::FromConstant(const at::Tensor& real) {
+  if (!real.defined()) return real;
+  TORCH_CHECK(!IsFake(real), "FakeTensorMode::FromConstant: the tensor (", Describe(real), ") is a fake");
+  TORCH_CHECK(real.layout() == c10::kStrided && real.has_storage(), "FakeTensorMode::FromConstant: only dense tensors with strides, not layout ",
+              real.layout());
+  const KernelsOnly guard;
+  if (!real.device().is_cpu() || real.numel() > options_.constant_limit) return Converter::Fresh(*this, real);
+  // What it sees of its storage, alone.
+  const at::Tensor copy = at::empty_strided(real.sizes(), real.strides(), real.options()).copy_(real);
+  at::Tensor fake = Converter::Fresh(*this, copy);
+  SetKnown(*FakeTensorImpl::Of(fake), copy);
+  return fake;
 }
+
+std::optional<at::Tensor> FakeTensorMode::KnownValue(const at::Tensor& fake) {
+  const FakeTensorImpl* impl = FakeTensorImpl::Of(fake);
+  if (impl == nullptr || !IsKnown(*impl)) return std::nullopt;
+  const KernelsOnly guard;
+  return ddpopt::KnownValue(*impl).clone();
+}
+
+FakeCacheInfo FakeTensorMode::CacheInfo() const {
+  FakeCacheInfo info;
+  info.hits = state_->hits;
+  info.misses = state_->misses;
+  for (const auto& [why, count] : state_->bypasses) info.bypasses[why] += count;
+  info.size = state_->cache.size();
+  return info;
+}
+
+void FakeTensorMode::ClearCache() {
+  state_->cache.Clear();
+  state_->hits = 0;
+  state_->misses = 0;
+  state_->bypasses.clear();
+}
+
+std::string FakeTensorMode::Description() const {
+  return absl::StrCat("FakeTensorMode ", number_, options_.label.empty() ? "" : absl::StrCat(" ('", options_.label, "')"));
+}
+
+void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(*this, op, stack).Run(); }
 
 bool IsFake(const at::Tensor& tensor) { return FakeTensorImpl::Of(tensor) != nullptr; }
 

@@ -8,11 +8,34 @@
 //   { ModeGuard on(mode);                          // needed only for tensors born without a fake input (ones(), scalars)
 //     at::Tensor y = at::mm(fx, fx.t()) + at::ones({2}); }
 //
-// An operator without a rule is an error that names it; a real tensor among an operator's inputs is an error that names the
-// operator and the tensor, unless it is a wrapped number. Reading data (item(), data_ptr, printing) is an error.
-// One mode may be used by one thread at a time.
+// An operator goes this way, each step only if the ones before don't have an answer:
+//   1. the cache: what the operator returned for operands of the same metadata;
+//   2. constants: an operator that needs data (item(), nonzero()) on tensors whose data are known is run for real;
+//   3. its operands are converted and checked: no real tensors, no other mode's fakes, devices that go together;
+//   4. the rule given to it (fake_kernel.h);
+//   5. LibTorch's Meta kernel;
+//   6. its composition of other operators (CompositeImplicitAutograd), which come back here;
+//   7. the real kernel on zeros, if allow_fallback_kernels;
+//   8. an error that names the operator, its schema, and how to add a rule.
+// Errors are those of fake_errors.h, or what the real operator would throw.
+//
+// Constants. A tensor of at most `constant_limit` elements on the CPU that is made from numbers under the mode (torch::tensor({1, 2}),
+// scalars, aten::lift, FromConstant) keeps its values, through views, detach() and operators on such tensors alone; random operators lose
+// them. A write through any alias ends them. torch::tensor() of a std::vector writes to memory that a fake doesn't have, and throws: make it
+// outside and use FromConstant.
+//
+// Random operators draw nothing: no generator, default or given, advances. Reading data (data_ptr, printing, saving) is an error.
+// A real tensor's fake takes over requires_grad, leafness and grad; nothing fake is left on a real tensor: one that would get a gradient or
+// be written to is refused even if allow_non_fake_inputs.
+//
+// A mode may be used by one thread at a time, and by the threads on which autograd runs a backward pass for it.
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
@@ -20,17 +43,53 @@
 
 namespace ddpopt {
 
+struct FakeTensorModeOptions {
+  // Real tensors among an operator's operands are made fake instead of refused.
+  bool allow_non_fake_inputs = false;
+  // Operators without a rule run for real on zeros. The CPU only; storages of at most 256 MiB.
+  bool allow_fallback_kernels = false;
+  bool cache = true;
+  // Every answer from the cache is computed again and compared; a difference throws c10::Error. Slow; for tests.
+  bool cross_check_cache = false;
+  // Entries; a full cache is emptied.
+  std::size_t cache_limit = std::size_t{1} << 14;
+  // Elements of tensors whose data are kept.
+  int64_t constant_limit = 8;
+  // Names the mode in errors, beside its number.
+  std::string label;
+};
+
+// Counts since the mode was made or the cache cleared.
+struct FakeCacheInfo {
+  int64_t hits = 0;
+  int64_t misses = 0;
+  std::map<std::string, int64_t> bypasses;  // calls that the cache isn't for, by reason
+  std::size_t size = 0;                     // entries now
+};
+
 class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTensorMode> {
  public:
-  static std::shared_ptr<FakeTensorMode> Create();
+  static std::shared_ptr<FakeTensorMode> Create(FakeTensorModeOptions options = {});
   ~FakeTensorMode() override;
 
-  // The fake of a real tensor; the same real tensor gives the same fake (tied parameters stay tied), views of one storage share one fake
-  // storage. requires_grad and leafness are kept. A fake of this mode is returned as it is. Throws c10::Error for a fake of another mode,
-  // and for layouts that have no strides.
+  // The fake of a real tensor; the same real tensor gives the same fake (tied parameters stay tied) while both have the same metadata; views
+  // of one storage share one fake storage of the whole size. requires_grad, leafness, grad and the bond of a view to its base are kept. A
+  // fake of this mode is returned as it is. Throws NotOurFake for a fake of another mode, and c10::Error for layouts that have no strides.
   at::Tensor FromReal(const at::Tensor& real);
   // Applies FromReal to every tensor inside (lists, tuples, dicts).
   c10::IValue FromReal(const c10::IValue& value);
+  // A new fake of the real tensor's metadata that knows its elements, if it is on the CPU and has at most `constant_limit` of them. The data
+  // are copied. requires_grad isn't kept.
+  at::Tensor FromConstant(const at::Tensor& real);
+  // A copy of the fake's elements where they are known. Null for others, and for real tensors.
+  static std::optional<at::Tensor> KnownValue(const at::Tensor& fake);
+
+  FakeCacheInfo CacheInfo() const;
+  void ClearCache();
+
+  const FakeTensorModeOptions& options() const { return options_; }
+  // "FakeTensorMode 3 ('label')".
+  std::string Description() const;
 
   // Mode:
   Level level() const override { return Level::kPostAutograd; }
@@ -38,9 +97,13 @@ class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTens
   void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
  private:
-  FakeTensorMode();
-  struct Memo;
-  std::unique_ptr<Memo> memo_;
+  explicit FakeTensorMode(FakeTensorModeOptions options);
+  struct State;
+  class Call;
+
+  FakeTensorModeOptions options_;
+  int64_t number_;
+  std::unique_ptr<State> state_;
 };
 
 // Whether the tensor is a FakeTensorImpl (undefined: false), and of which mode (null if real).

@@ -1,0 +1,111 @@
+#include "fake_tensor/constants.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/List.h"
+#include "ATen/ops/fill.h"
+#include "c10/core/Allocator.h"
+#include "c10/core/CPUAllocator.h"
+
+namespace ddpopt {
+namespace {
+
+using c10::IValue;
+
+c10::Storage RealStorage(std::size_t nbytes) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(nbytes)),
+                                                            c10::GetCPUAllocator(), /*resizable=*/false));
+}
+
+// The values of the fakes in `value`; nothing if something isn't known. `any`: whether there is a fake.
+std::optional<IValue> Known(const IValue& value, bool* any) {
+  const auto known = [&](const at::Tensor& tensor) -> std::optional<at::Tensor> {
+    if (!tensor.defined()) return tensor;
+    const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);
+    if (fake == nullptr) {
+      if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
+      return std::nullopt;
+    }
+    if (!IsKnown(*fake)) return std::nullopt;
+    *any = true;
+    return KnownValue(*fake);
+  };
+  if (value.isTensor()) {
+    auto tensor = known(value.toTensor());
+    return tensor.has_value() ? std::optional<IValue>(std::move(*tensor)) : std::nullopt;
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& element : value.toTensorVector()) {
+      auto tensor = known(element);
+      if (!tensor.has_value()) return std::nullopt;
+      list.push_back(std::move(*tensor));
+    }
+    return IValue(std::move(list));
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& element : value.toOptionalTensorVector()) {
+      if (!element.has_value()) {
+        list.push_back(std::nullopt);
+        continue;
+      }
+      auto tensor = known(*element);
+      if (!tensor.has_value()) return std::nullopt;
+      list.push_back(std::move(tensor));
+    }
+    return IValue(std::move(list));
+  }
+  return value;
+}
+
+}  // namespace
+
+at::Tensor KnownValue(const FakeTensorImpl& fake) { return fake.Alias(fake.fake_storage_impl()->known()->real, c10::DispatchKey::CPU); }
+
+void SetKnown(FakeTensorImpl& fake, const at::Tensor& real) {
+  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{real.storage(), {}}));
+}
+
+void StartFilling(FakeTensorImpl& fake) {
+  const std::size_t nbytes = fake.fake_storage_impl()->nbytes();
+  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{RealStorage(nbytes), std::vector<bool>(nbytes, false)}));
+}
+
+bool Fill(FakeTensorImpl& fake, const c10::Scalar& value) {
+  FakeStorageImpl* storage = fake.fake_storage_impl();
+  KnownData* known = storage->mutable_known();
+  if (known == nullptr) return false;
+  const std::size_t item = fake.itemsize();
+  const std::size_t begin = static_cast<std::size_t>(fake.storage_offset()) * item;
+  const bool is_step = !known->complete() && fake.numel() == 1 && begin + item <= known->filled.size() && !known->filled[begin];
+  if (!is_step) {
+    storage->Forget();
+    return false;
+  }
+  const at::Tensor real = fake.Alias(known->real, c10::DispatchKey::CPU);
+  real.fill_(value);
+  std::fill_n(known->filled.begin() + static_cast<std::ptrdiff_t>(begin), item, true);
+  if (std::find(known->filled.begin(), known->filled.end(), false) == known->filled.end()) known->filled.clear();
+  return true;
+}
+
+bool ReplaceByKnown(torch::jit::Stack* stack, std::size_t first, std::size_t num_args) {
+  bool any = false;
+  std::vector<IValue> values;
+  values.reserve(num_args);
+  for (std::size_t i = first; i < first + num_args; ++i) {
+    std::optional<IValue> value = Known((*stack)[i], &any);
+    if (!value.has_value()) return false;
+    values.push_back(std::move(*value));
+  }
+  if (!any) return false;
+  std::move(values.begin(), values.end(), stack->begin() + static_cast<std::ptrdiff_t>(first));
+  return true;
+}
+
+}  // namespace ddpopt
