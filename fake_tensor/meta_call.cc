@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
+#include "fake_tensor/dtype_support.h"
 #include "fake_tensor/fake_errors.h"
 
 namespace ddpopt {
@@ -45,6 +46,7 @@ void ThrowNoRule(const c10::OperatorHandle& op, const std::string& why) {
 void MetaCall::Run(torch::jit::Stack* stack) {
   const std::size_t num_args = op_.schema().arguments().size();
   Convert(stack->data() + (stack->size() - num_args), num_args, /*zeros=*/false);
+  if (info_.dtypes != nullptr && devices_.Result().is_cpu()) CheckDtypes(op_, *info_.dtypes, torch::jit::last(*stack, num_args));
   try {
     const ClaimedDeviceGuard claimed(devices_.Result());
     if (info_.own != nullptr) {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/core/DispatchKey.h"
+#include "fake_tensor/dtype_support.h"
 
 namespace ddpopt {
 namespace {
@@ -125,6 +126,7 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   if (name == "fill_" && schema.overload_name() == "Scalar") info.makes = OpInfo::Makes::kFill;
 
   info.own = FindRule(op.operator_name());
+  info.dtypes = DtypeRuleOf(op);
   if (!has_tensors) {
     info.way = Way::kPassThrough;
   } else if (name == "equal") {

@@ -15,6 +15,8 @@
 
 namespace ddpopt {
 
+struct DtypeRule;
+
 struct OpInfo {
   enum class Way : uint8_t {
     kRule,           // ours or LibTorch's Meta kernel
@@ -35,6 +37,7 @@ struct OpInfo {
   Way way = Way::kRule;
   Devices devices = Devices::kOne;
   const Rule* own = nullptr;       // goes before LibTorch's Meta kernel
+  const DtypeRule* dtypes = nullptr;  // those that the CPU's kernel refuses
   bool masks = false;              // takes a list of indices that may be masks, which makes the result's shape depend on data
   bool cacheable = true;           // the result follows from what a cache key holds
   const char* bypass = "";         // why it isn't

@@ -1,7 +1,7 @@
 #ifndef DDPOPT_FAKE_TENSOR_CROSS_REF_CROSS_REF_H_
 #define DDPOPT_FAKE_TENSOR_CROSS_REF_CROSS_REF_H_
 
-// Random calls of ATen operators, run on real tensors and on fakes of them, and compared.
+// Random calls of ATen operators, run on real tensors and, twice (the second time a cache may answer), on fakes of them, and compared.
 //
 //   CrossRef cross_ref({.seed = 7});
 //   for (uint64_t i = 0; i < 1000; ++i) {

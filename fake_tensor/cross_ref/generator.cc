@@ -154,9 +154,11 @@ bool IsOut(const c10::Argument& argument) {
 // Evaluates a recipe for one call.
 class Builder {
  public:
-  Builder(const c10::OperatorHandle& op, uint64_t seed) : op_(op), schema_(op.schema()), random_(seed) {
+  Builder(const c10::OperatorHandle& op, uint64_t seed, const CallOptions& options)
+      : op_(op), schema_(op.schema()), options_(options), random_(seed) {
     recipe_ = &random_.Of(RecipesOf(schema_.name(), schema_.overload_name()));
     dtype_ = RandomDtype(random_, recipe_->dtype_class);
+    if (options.dtype.has_value()) dtype_ = *options.dtype;
     has_empty_ = random_.Chance(8) && !recipe_->nonempty;
     list_length_ = random_.Chance(4) ? 0 : random_.Between(1, 3);
     for (const auto& [name, range] : recipe_->variables) pending_.emplace(name, range);
@@ -170,7 +172,7 @@ class Builder {
       if (!IsOut(schema_.arguments()[i])) Argument(i);
     }
     Arrange();
-    if (random_.Chance(28) && !recipe_->unchecked) call.damage = Damage();
+    if (random_.Chance(28) && !recipe_->unchecked && options_.damage) call.damage = Damage();
     MakeOuts();
     for (std::optional<Value>& value : values_) call.arguments.push_back(std::move(*value));
     RefuseBadIndices(call);
@@ -1108,6 +1110,7 @@ class Builder {
 
   const c10::OperatorHandle& op_;
   const c10::FunctionSchema& schema_;
+  const CallOptions options_;
   Random random_;
   const Recipe* recipe_;
   ScalarType dtype_;
@@ -1273,9 +1276,9 @@ std::string Call::ToString() const {
   return absl::StrCat(c10::toString(op.operator_name()), "(", absl::StrJoin(parts, ", "), ")", damage.empty() ? "" : absl::StrCat("  # ", damage));
 }
 
-std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed) {
+std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed, const CallOptions& options) {
   try {
-    return Builder(op, seed).Build();
+    return Builder(op, seed, options).Build();
   } catch (const Discard&) {
     return std::nullopt;
   }

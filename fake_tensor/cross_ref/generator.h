@@ -81,7 +81,11 @@ struct MadeCall {
 
 // Nothing if the recipe doesn't work out for this seed (a kernel would see an index into an empty dimension, say): try the next seed.
 // out= tensors get their shapes from a real call of the functional form.
-std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed);
+struct CallOptions {
+  bool damage = true;                       // now and then
+  std::optional<c10::ScalarType> dtype;     // the call's, instead of one that the recipe names
+};
+std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed, const CallOptions& options = {});
 
 MadeCall Make(const Call& call);
 

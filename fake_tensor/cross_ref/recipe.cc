@@ -242,7 +242,7 @@ _softmax_backward_data,_log_softmax_backward_data  T=float grad_output=[*S] outp
 _safe_softmax  T=float
 _masked_softmax  T=float self=[*S] mask=bool[*S] dim=none|dim(*S) mask_type=none|2 !unchecked !nonempty
 _masked_softmax_backward  T=float grad_output=[*S] output=[*S] mask=bool[*S] dim=none|dim(*S) !unchecked !nonempty
-_scaled_dot_product_flash_attention_for_cpu  T=float query=[B,H,L,E] key=[B,H,M,E] value=[B,H,M,E] dropout_p=0.0 attn_mask=none|[L,M]|[B,1,L,M] scale=none|0.5 !nonempty
+_scaled_dot_product_flash_attention_for_cpu  T=float query=[B,H,L,E] key=[B,H,M,E] value=[B,H,M,E] dropout_p=0.0 attn_mask=none|[L,M]|[B,1,L,M] scale=none|0.5 !unchecked !nonempty
 _scaled_dot_product_flash_attention_for_cpu_backward  T=float grad_out=[B,H,L,E] query=[B,H,L,E] key=[B,H,M,E] value=[B,H,M,E] out=[B,H,L,E] logsumexp=f32[B,H,L] dropout_p=0.0 attn_mask=none scale=none|0.5 !unchecked !nonempty
 _fused_sdp_choice  T=float query=[B,H,L,E] key=[B,H,M,E] value=[B,H,M,E] attn_mask=none|[L,M] dropout_p=0.0 scale=none enable_gqa=false
 _transform_bias_rescale_qkv  T=float qkv=[B,L,3*H*D] qkv_bias=[3*H*D] num_heads=H
