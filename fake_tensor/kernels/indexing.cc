@@ -1,4 +1,4 @@
-// Selection by index, embeddings, and rearrangements that copy.
+// Selection by index, and rearrangements that copy.
 
 #include <vector>
 
@@ -24,13 +24,6 @@ Tensor IndexSelect(const Tensor& self, int64_t dim, const Tensor& index) {
   return Empty(sizes, self.options());
 }
 
-Tensor EmbeddingDenseBackward(const Tensor& grad_output, const Tensor& indices, int64_t num_weights, int64_t /*padding_idx*/,
-                              bool /*scale_grad_by_freq*/) {
-  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
-              "embedding_dense_backward: indices must be int32 or int64, not ", indices.scalar_type());
-  return Empty({num_weights, grad_output.size(-1)}, grad_output.options());
-}
-
 Tensor Flip(const Tensor& self, at::IntArrayRef dims) {
   for (const int64_t dim : dims) at::maybe_wrap_dim(dim, self.dim());
   return at::empty_like(self, at::MemoryFormat::Preserve);
@@ -54,7 +47,6 @@ Tensor Roll(const Tensor& self, at::IntArrayRef shifts, at::IntArrayRef dims) {
 
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("index_select", IndexSelect);
-  m.impl("embedding_dense_backward", EmbeddingDenseBackward);
   m.impl("flip", Flip);
   m.impl("roll", Roll);
 }

@@ -1,10 +1,14 @@
-// Losses and their gradients, where the wheel lacks them.
+// Losses of elements, and their gradients. The steps are those of the real kernels, on tensors without data: they decide when a tensor is
+// resized, and how large its storage stays.
 
-#include <tuple>
-
+#include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_like.h"
+#include "ATen/ops/mean.h"
+#include "ATen/ops/mul.h"
 #include "ATen/ops/resize.h"
+#include "ATen/ops/squeeze.h"
+#include "ATen/ops/sum.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -14,54 +18,103 @@ namespace {
 using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
-Tensor MseLossBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/) {
-  return EmptyContiguousLike(self);
+// Inputs of one dtype.
+template <typename... Inputs>
+void Iterate(Tensor& out, const Inputs&... inputs) {
+  at::TensorIteratorConfig config;
+  config.add_output(out);
+  (config.add_owned_const_input(inputs), ...);
+  config.build();
+}
+// Inputs of any dtypes.
+template <typename... Inputs>
+void IterateCasting(Tensor& out, const Inputs&... inputs) {
+  at::TensorIteratorConfig config;
+  config.add_output(out);
+  (config.add_owned_const_input(inputs), ...);
+  config.promote_inputs_to_common_dtype(true).cast_common_dtype_to_outputs(true).enforce_safe_casting_to_output(true).build();
 }
 
-Tensor SmoothL1LossBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/,
-                            double /*beta*/) {
-  return EmptyContiguousLike(self);
+Tensor ReduceLoss(const Tensor& loss, int64_t reduction) {
+  if (reduction == at::Reduction::Mean) return at::mean(loss);
+  return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
 }
-Tensor& SmoothL1LossBackwardOut(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, int64_t /*reduction*/,
-                                double /*beta*/, Tensor& grad_input) {
-  grad_input.resize_(self.sizes());
+
+Tensor& MseLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/, Tensor& grad_input) {
+  IterateCasting(grad_input, self, target, grad_output);
+  return grad_input;
+}
+Tensor MseLossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction) {
+  Tensor grad_input = EmptyContiguousLike(self);
+  return MseLossBackwardOut(grad_output, self, target, reduction, grad_input);
+}
+
+Tensor& SmoothL1LossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/, double /*beta*/,
+                                Tensor& grad_input) {
+  IterateCasting(grad_input, self, target, grad_output);
+  return grad_input;
+}
+Tensor SmoothL1LossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction, double beta) {
+  Tensor grad_input = EmptyContiguousLike(self);
+  return SmoothL1LossBackwardOut(grad_output, self, target, reduction, beta, grad_input);
+}
+
+Tensor HuberLoss(const Tensor& self, const Tensor& target, int64_t reduction, double delta) {
+  TORCH_CHECK(delta > 0, "huber_loss: delta must be positive");
+  Tensor loss = at::empty_like(self);
+  IterateCasting(loss, self, target);
+  return ReduceLoss(loss, reduction);
+}
+Tensor& HuberLossOut(const Tensor& self, const Tensor& target, int64_t reduction, double delta, Tensor& out) {
+  TORCH_CHECK(delta > 0, "huber_loss: delta must be positive");
+  IterateCasting(out, self, target);
+  if (reduction != at::Reduction::None) out.resize_({});
+  return out;
+}
+Tensor& HuberLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/, double /*delta*/,
+                             Tensor& grad_input) {
+  Iterate(grad_input, self, target, grad_output);
   return grad_input;
 }
 
-Tensor BinaryCrossEntropy(const Tensor& self, const Tensor& target, const MaybeTensor& /*weight*/, int64_t reduction) {
-  TORCH_CHECK(self.sizes() == target.sizes(), "binary_cross_entropy: input and target differ in shape: ", self.sizes(), " and ",
-              target.sizes());
-  // Reduced in place, in storage for all elements.
-  Tensor loss = at::empty_like(self);
-  if (reduction != at::Reduction::None) loss.resize_({});
+Tensor& BinaryCrossEntropyOut(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction, Tensor& loss) {
+  // Resizes the squeezed view, not the tensor.
+  Tensor squeezed = at::squeeze(loss);
+  Iterate(squeezed, at::squeeze(self), at::squeeze(target));
+  if (Given(weight)) loss.mul_(*weight);
+  if (reduction == at::Reduction::Mean || reduction == at::Reduction::Sum) loss.resize_({});
   return loss;
 }
-Tensor BinaryCrossEntropyBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/,
-                                  const MaybeTensor& /*weight*/, int64_t /*reduction*/) {
-  return at::empty_like(self);
+Tensor BinaryCrossEntropy(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction) {
+  Tensor loss = at::empty_like(self);
+  return BinaryCrossEntropyOut(self, target, weight, reduction, loss);
 }
 
-std::tuple<Tensor, Tensor> NllLoss2dForward(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
-                                            int64_t /*ignore_index*/) {
-  TORCH_CHECK(self.dim() == 4 && target.dim() == 3 && self.size(0) == target.size(0) && self.size(2) == target.size(1) &&
-                  self.size(3) == target.size(2),
-              "nll_loss2d: shapes don't match: ", self.sizes(), " and ", target.sizes());
-  TORCH_CHECK(!Given(weight) || weight->numel() == self.size(1), "nll_loss2d: the weight must have ", self.size(1), " elements");
-  return {Reduced(Empty({self.size(0), self.size(2), self.size(3)}, self.options()), reduction), Empty({}, self.options())};
+Tensor& BinaryCrossEntropyBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, const MaybeTensor& weight,
+                                      int64_t /*reduction*/, Tensor& grad_input) {
+  Tensor squeezed = at::squeeze(grad_input);
+  Iterate(squeezed, at::squeeze(grad_output), at::squeeze(self), at::squeeze(target));
+  if (Given(weight)) grad_input.mul_(*weight);
+  return grad_input;
 }
-Tensor NllLoss2dBackward(const Tensor& /*grad_output*/, const Tensor& self, const Tensor& /*target*/, const MaybeTensor& /*weight*/,
-                         int64_t /*reduction*/, int64_t /*ignore_index*/, const Tensor& /*total_weight*/) {
-  return EmptyContiguousLike(self);
+Tensor BinaryCrossEntropyBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, const MaybeTensor& weight,
+                                  int64_t reduction) {
+  Tensor grad_input = at::empty_like(self);
+  return BinaryCrossEntropyBackwardOut(grad_output, self, target, weight, reduction, grad_input);
 }
 
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("mse_loss_backward", MseLossBackward);
-  m.impl("smooth_l1_loss_backward.grad_input", SmoothL1LossBackwardOut);
+  m.impl("mse_loss_backward.grad_input", MseLossBackwardOut);
   m.impl("smooth_l1_loss_backward", SmoothL1LossBackward);
+  m.impl("smooth_l1_loss_backward.grad_input", SmoothL1LossBackwardOut);
+  m.impl("huber_loss", HuberLoss);
+  m.impl("huber_loss.out", HuberLossOut);
+  m.impl("huber_loss_backward.out", HuberLossBackwardOut);
   m.impl("binary_cross_entropy", BinaryCrossEntropy);
+  m.impl("binary_cross_entropy.out", BinaryCrossEntropyOut);
   m.impl("binary_cross_entropy_backward", BinaryCrossEntropyBackward);
-  m.impl("nll_loss2d_forward", NllLoss2dForward);
-  m.impl("nll_loss2d_backward", NllLoss2dBackward);
+  m.impl("binary_cross_entropy_backward.grad_input", BinaryCrossEntropyBackwardOut);
 }
 
 }  // namespace

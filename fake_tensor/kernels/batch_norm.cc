@@ -1,0 +1,168 @@
+// Batch norm under its many names. Running statistics are not touched: a fake has no values to update.
+
+#include <array>
+#include <tuple>
+
+#include "ATen/MemoryOverlap.h"
+#include "ATen/core/Tensor.h"
+#include "ATen/ops/resize.h"
+#include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/shapes.h"
+
+namespace ddpopt::kernels {
+namespace {
+
+using at::Tensor;
+using MaybeTensor = std::optional<Tensor>;
+using Normed = std::tuple<Tensor, Tensor, Tensor>;
+
+// The dtype of parameters and statistics: the input's, or float beside a 16-bit input.
+at::ScalarType ParameterType(const char* name, const Tensor& input, std::initializer_list<const MaybeTensor*> tensors) {
+  std::optional<at::ScalarType> dtype;
+  for (const MaybeTensor* tensor : tensors) {
+    if (!Given(*tensor)) continue;
+    if (!dtype.has_value()) dtype = (*tensor)->scalar_type();
+    TORCH_CHECK(*dtype == (*tensor)->scalar_type(), name, ": parameters and statistics must have one dtype, not ", *dtype, " and ",
+                (*tensor)->scalar_type());
+  }
+  const at::ScalarType own = input.scalar_type();
+  TORCH_CHECK(!dtype.has_value() || *dtype == own || (*dtype == at::kFloat && (own == at::kBFloat16 || own == at::kHalf)), name,
+              ": parameters are ", dtype.value_or(own), ", the input ", own);
+  return dtype.value_or(own);
+}
+
+void CheckInput(const char* name, const Tensor& input, bool training) {
+  TORCH_CHECK(input.dim() >= 2, name, ": expected at least 2 dimensions, got ", input.sizes());
+  TORCH_CHECK(!training || input.numel() > 0, name, ": the input has no elements: ", input.sizes());
+}
+
+at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                 const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training) {
+  TORCH_CHECK(Given(running_mean) == Given(running_var), name, ": running_mean and running_var go together");
+  TORCH_CHECK(training || Given(running_mean), name, ": evaluation needs running_mean");
+  const at::ScalarType dtype = ParameterType(name, input, {&weight, &bias, &running_mean, &running_var});
+  CheckInput(name, input, training);
+  bool contiguous = input.is_contiguous(input.suggest_memory_format());
+  for (const MaybeTensor* tensor : {&weight, &bias, &running_mean, &running_var})
+    contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
+  // Where all are contiguous, the real kernel doesn't look.
+  for (const MaybeTensor* tensor : {&weight, &bias}) {
+    TORCH_CHECK(contiguous || !Given(*tensor) || (*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1), name,
+                ": a parameter doesn't have ", input.size(1), " elements");
+  }
+  return input.options().dtype(dtype);
+}
+
+Normed NativeBatchNorm(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& running_mean,
+                       const MaybeTensor& running_var, bool training, double /*momentum*/, double /*eps*/) {
+  const at::TensorOptions stats = CheckBatchNorm("native_batch_norm", input, weight, bias, running_mean, running_var, training);
+  const int64_t saved = training ? input.size(1) : 0;
+  return {EmptySuggestedLike(input), Empty({saved}, stats), Empty({saved}, stats)};
+}
+
+std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                                         const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training,
+                                                         double /*momentum*/, double /*eps*/, Tensor& out, Tensor& save_mean,
+                                                         Tensor& save_invstd) {
+  constexpr const char* kName = "native_batch_norm.out";
+  const at::TensorOptions stats = CheckBatchNorm(kName, input, weight, bias, running_mean, running_var, training);
+  TORCH_CHECK(out.scalar_type() == input.scalar_type(), kName, ": out must be ", input.scalar_type());
+  out.resize_(input.sizes());
+  at::assert_no_internal_overlap(out);
+  for (Tensor* saved : {&save_mean, &save_invstd}) {
+    TORCH_CHECK(saved->dtype() == stats.dtype(), kName, ": saved statistics must be ", stats.dtype());
+    if (training) saved->resize_({input.size(1)});
+    TORCH_CHECK(saved->dim() == 1, kName, ": saved statistics must be vectors, not ", saved->sizes());
+  }
+  return {out, save_mean, save_invstd};
+}
+
+// running_mean and running_var are what such a call changes.
+Normed BatchNormLegit(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, Tensor& running_mean, Tensor& running_var,
+                      bool training, double momentum, double eps) {
+  return NativeBatchNorm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+std::tuple<Tensor&, Tensor&, Tensor&> BatchNormLegitOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                                        Tensor& running_mean, Tensor& running_var, bool training, double momentum,
+                                                        double eps, Tensor& out, Tensor& save_mean, Tensor& save_invstd) {
+  return NativeBatchNormOut(input, weight, bias, running_mean, running_var, training, momentum, eps, out, save_mean, save_invstd);
+}
+Normed BatchNormNoStats(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, bool training, double momentum,
+                        double eps) {
+  return NativeBatchNorm(input, weight, bias, {}, {}, training, momentum, eps);
+}
+std::tuple<Tensor&, Tensor&, Tensor&> BatchNormNoStatsOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                                          bool training, double momentum, double eps, Tensor& out, Tensor& save_mean,
+                                                          Tensor& save_invstd) {
+  return NativeBatchNormOut(input, weight, bias, {}, {}, training, momentum, eps, out, save_mean, save_invstd);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> BatchNormWithUpdate(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                                               Tensor& running_mean, Tensor& running_var, double momentum, double eps) {
+  const auto [out, mean, invstd] = NativeBatchNorm(input, weight, bias, running_mean, running_var, true, momentum, eps);
+  return {out, mean, invstd, Empty({0}, input.options().dtype(at::kByte))};
+}
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> BatchNormWithUpdateOut(const Tensor& input, const MaybeTensor& weight,
+                                                                      const MaybeTensor& bias, Tensor& running_mean, Tensor& running_var,
+                                                                      double momentum, double eps, Tensor& out, Tensor& save_mean,
+                                                                      Tensor& save_invstd, Tensor& reserve) {
+  NativeBatchNormOut(input, weight, bias, running_mean, running_var, true, momentum, eps, out, save_mean, save_invstd);
+  return {out, save_mean, save_invstd, reserve};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> BatchNormNoUpdate(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                                             const MaybeTensor& running_mean, const MaybeTensor& running_var,
+                                                             double momentum, double eps) {
+  const auto [out, mean, invstd] = NativeBatchNorm(input, weight, bias, running_mean, running_var, false, momentum, eps);
+  return {out, mean, invstd, Empty({0}, input.options().dtype(at::kByte))};
+}
+
+std::tuple<Tensor, Tensor> BatchNormUpdateStats(const Tensor& input, const MaybeTensor& running_mean, const MaybeTensor& running_var,
+                                                double /*momentum*/) {
+  constexpr const char* kName = "batch_norm_update_stats";
+  const at::ScalarType dtype = ParameterType(kName, input, {&running_mean, &running_var});
+  CheckInput(kName, input, true);
+  const at::TensorOptions stats = input.options().dtype(dtype);
+  return {Empty({input.size(1)}, stats), Empty({input.size(1)}, stats)};
+}
+
+Normed NativeBatchNormBackward(const Tensor& grad_out, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& running_mean,
+                               const MaybeTensor& running_var, const MaybeTensor& save_mean, const MaybeTensor& save_invstd, bool train,
+                               double /*eps*/, std::array<bool, 3> output_mask) {
+  constexpr const char* kName = "native_batch_norm_backward";
+  TORCH_CHECK(input.dim() >= 2, kName, ": expected at least 2 dimensions, got ", input.sizes());
+  TORCH_CHECK(grad_out.scalar_type() == input.scalar_type(), kName, ": grad_out is ", grad_out.scalar_type(), ", the input ",
+              input.scalar_type());
+  ParameterType(kName, input, {&weight, train ? &save_mean : &running_mean, train ? &save_invstd : &running_var});
+  const MaybeTensor& like = Given(weight) ? weight : running_mean;
+  const at::TensorOptions stats = Given(like) ? input.options().dtype(like->scalar_type()) : input.options();
+  Normed grads;
+  if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);
+  if (output_mask[1]) std::get<1>(grads) = Empty({input.size(1)}, stats);
+  if (output_mask[2]) std::get<2>(grads) = Empty({input.size(1)}, stats);
+  return grads;
+}
+
+Normed BatchNormBackward(const Tensor& grad_out, const Tensor& input, const Tensor& weight, const MaybeTensor& running_mean,
+                         const MaybeTensor& running_var, const MaybeTensor& save_mean, const MaybeTensor& save_var, bool update, double eps,
+                         std::array<bool, 3> output_mask, const Tensor& /*reserve*/) {
+  return NativeBatchNormBackward(grad_out, input, weight, running_mean, running_var, save_mean, save_var, update, eps, output_mask);
+}
+
+DDPOPT_FAKE_KERNELS(m) {
+  m.impl("native_batch_norm", NativeBatchNorm);
+  m.impl("native_batch_norm.out", NativeBatchNormOut);
+  m.impl("_native_batch_norm_legit", BatchNormLegit);
+  m.impl("_native_batch_norm_legit.out", BatchNormLegitOut);
+  m.impl("_native_batch_norm_legit.no_stats", BatchNormNoStats);
+  m.impl("_native_batch_norm_legit.no_stats_out", BatchNormNoStatsOut);
+  m.impl("_batch_norm_with_update", BatchNormWithUpdate);
+  m.impl("_batch_norm_with_update.out", BatchNormWithUpdateOut);
+  m.impl("_batch_norm_no_update", BatchNormNoUpdate);
+  m.impl("batch_norm_update_stats", BatchNormUpdateStats);
+  m.impl("native_batch_norm_backward", NativeBatchNormBackward);
+  m.impl("batch_norm_backward", BatchNormBackward);
+}
+
+}  // namespace
+}  // namespace ddpopt::kernels

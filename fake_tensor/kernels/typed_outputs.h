@@ -1,0 +1,53 @@
+#ifndef DDPOPT_FAKE_TENSOR_KERNELS_TYPED_OUTPUTS_H_
+#define DDPOPT_FAKE_TENSOR_KERNELS_TYPED_OUTPUTS_H_
+
+// The out= forms of rules whose real kernels don't run on TensorIterator: out= must have the result's dtype, and is laid out as the kernel
+// wants it.
+//
+//   m.impl("replication_pad2d.out", OutOf<ReplicationPad2d>::Restrided);
+
+#include "ATen/core/Tensor.h"
+
+namespace ddpopt::kernels {
+
+inline void CheckOutDtype(const at::Tensor& result, const at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), "out= must be ", result.scalar_type(), ", not ", out.scalar_type());
+}
+
+// Takes the result's memory format even where the shape is right already.
+inline void RestrideOut(const at::Tensor& result, at::Tensor& out) {
+  CheckOutDtype(result, out);
+  out.resize_(result.sizes(), result.suggest_memory_format());
+}
+
+// Keeps the strides where the shape is right already, and must be contiguous then.
+inline void ResizeContiguousOut(const at::Tensor& result, at::Tensor& out) {
+  CheckOutDtype(result, out);
+  out.resize_(result.sizes());
+  TORCH_CHECK(out.is_contiguous(), "out= must be contiguous");
+}
+
+template <auto kRule>
+struct OutOf;
+
+template <typename... Args, at::Tensor (*kRule)(Args...)>
+struct OutOf<kRule> {
+  static at::Tensor& Restrided(Args... args, at::Tensor& out) {
+    RestrideOut(kRule(args...), out);
+    return out;
+  }
+  static at::Tensor& Contiguous(Args... args, at::Tensor& out) {
+    ResizeContiguousOut(kRule(args...), out);
+    return out;
+  }
+  static at::Tensor& Resized(Args... args, at::Tensor& out) {
+    const at::Tensor result = kRule(args...);
+    CheckOutDtype(result, out);
+    out.resize_(result.sizes());
+    return out;
+  }
+};
+
+}  // namespace ddpopt::kernels
+
+#endif  // DDPOPT_FAKE_TENSOR_KERNELS_TYPED_OUTPUTS_H_
