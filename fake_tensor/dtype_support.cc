@@ -1,6 +1,7 @@
 #include "fake_tensor/dtype_support.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "ATen/core/Tensor.h"
@@ -22,8 +23,8 @@ using c10::ScalarType;
 using Unless = DtypeRule::Unless;
 
 // A line: what the kernel is chosen by; dtypes that are refused; operators (all their overloads, or one). A mark before the dtypes says
-// that a call is taken nevertheless: ? if any tensor is empty, 1 if the first one is, 0 if the first one is or has no dimensions. An empty
-// list is for overloads that refuse nothing beside others of their name.
+// that a call is taken nevertheless: ? if any tensor is empty, 1 if the first one is, 0 if the first one is or has no dimensions, r
+// if rounding_mode is None. An empty list is for overloads that refuse nothing beside others of their name.
 constexpr char kTable[] = R"(
 A; 1halves; _linalg_det _linalg_solve_ex _linalg_svd linalg_polar
 A; 1halves ints bool; _linalg_eigh linalg_lu linalg_lu_factor_ex
@@ -35,28 +36,25 @@ data; ints complex bool; segment_reduce
 glu; halves ints complex bool; glu_jvp
 grad; halves ints complex bool; _ctc_loss_backward
 grad; ints complex bool; _embedding_bag_per_sample_weights_backward _segment_reduce_backward
-grad_out; ints complex bool; _scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward hardshrink_backward
-grad_out; ints complex bool; native_batch_norm_backward
+grad_out; ints complex bool; _scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward native_batch_norm_backward
 grad_output; 1ints bool; reflection_pad1d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
 grad_output; 1ints bool; replication_pad3d_backward
 grad_output; 1ints complex bool; _log_softmax_backward_data _softmax_backward_data grid_sampler_2d_backward
 grad_output; ?halves ints complex bool; _cdist_backward multi_margin_loss_backward multilabel_margin_loss_backward
 grad_output; complex; glu_backward
-grad_output; complex bool; mse_loss_backward threshold_backward
 grad_output; complex u8 i8 i16 i32 bool; avg_pool2d_backward
 grad_output; halves complex u8 i8 i16 i32 bool; avg_pool3d_backward
 grad_output; halves ints complex bool; _pdist_backward _upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa_backward
 grad_output; halves ints complex bool; _upsample_lanczos2d_aa_backward
-grad_output; ints bool; reflection_pad2d_backward sigmoid_backward tanh_backward
+grad_output; ints bool; reflection_pad2d_backward
 grad_output; ints complex bool; _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _masked_softmax_backward
 grad_output; ints complex bool; _prelu_kernel_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
 grad_output; ints complex bool; _upsample_nearest_exact3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
 grad_output; ints complex bool; binary_cross_entropy_backward fractional_max_pool2d_backward fractional_max_pool3d_backward
-grad_output; ints complex bool; grid_sampler_3d_backward hardsigmoid_backward hardswish_backward hardtanh_backward huber_loss_backward
-grad_output; ints complex bool; log_sigmoid_backward logit_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward softplus_backward softshrink_backward upsample_bilinear2d_backward
-grad_output; ints complex bool; upsample_linear1d_backward upsample_nearest1d_backward upsample_nearest2d_backward
-grad_output; ints complex bool; upsample_nearest3d_backward upsample_trilinear3d_backward
+grad_output; ints complex bool; grid_sampler_3d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward upsample_bilinear2d_backward upsample_linear1d_backward
+grad_output; ints complex bool; upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+grad_output; ints complex bool; upsample_trilinear3d_backward
 grad_w; 1ints complex bool; _weight_norm_interface_backward
 input; 1ints complex bool; native_group_norm
 input; ?ints complex bool; grid_sampler_2d
@@ -83,8 +81,8 @@ self; 1ints bool; normal_ normal_functional
 self; 1ints complex bool; _adaptive_avg_pool2d _log_softmax _softmax bernoulli fractional_max_pool2d fractional_max_pool3d log_normal
 self; 1ints complex bool; max_unpool2d max_unpool3d
 self; ?bool; addmv
-self; bool; _foreach_addcmul abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d
-self; bool; replication_pad2d replication_pad3d trace trunc vdot
+self; bool; _foreach_addcmul abs ceil cumprod_ cumsum_ dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
+self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1
 self; complex; special_i1e unique_consecutive unique_dim unique_dim_consecutive
 self; complex bool; _slow_conv2d_forward kthvalue max_pool2d_with_indices max_pool3d_with_indices median.dim nanmedian.dim round
@@ -108,9 +106,8 @@ self; ints complex bool; _fake_quantize_learnable_per_tensor_affine _fake_quanti
 self; ints complex bool; _fused_adagrad _fused_adam _fused_adamw _fused_sgd.tensor_lr _masked_softmax _prelu_kernel adaptive_max_pool2d
 self; ints complex bool; adaptive_max_pool3d binary_cross_entropy binary_cross_entropy_with_logits celu elu
 self; ints complex bool; fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask frac gelu glu hardshrink
-self; ints complex bool; hardsigmoid hardswish histc histogram.bins_tensor huber_loss leaky_relu log_sigmoid_forward mish mse_loss
-self; ints complex bool; nll_loss2d_forward nll_loss_forward poisson round.decimals smooth_l1_loss softplus softshrink upsample_linear1d
-self; ints complex bool; upsample_trilinear3d
+self; ints complex bool; hardsigmoid hardswish histc histogram.bins_tensor leaky_relu log_sigmoid_forward mish nll_loss2d_forward
+self; ints complex bool; nll_loss_forward poisson round.decimals softplus softshrink upsample_linear1d upsample_trilinear3d
 sorted_sequence; ?complex bool; searchsorted.Tensor
 src; ints complex bool; _transformer_encoder_layer_fwd
 std; 1ints bool; normal.float_Tensor
@@ -140,11 +137,12 @@ x1; ?halves; _cdist_forward
 (common and numbers); halves complex f32 f64; bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
 (common and numbers); halves complex f32 f64 bool; bitwise_left_shift.Scalar_Tensor bitwise_left_shift.Tensor_Scalar
 (common and numbers); halves complex f32 f64 bool; bitwise_right_shift.Scalar_Tensor bitwise_right_shift.Tensor_Scalar
+(common and numbers); rcomplex bool; div.Scalar_mode
 (common); bool; addcmul pow.Tensor_Tensor
 (common); complex; atan2 clamp_max.Tensor clamp_min.Tensor copysign.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor special_xlog1py
 (common); complex; xlogy.Tensor
 (common); complex bf16; _add_relu.Tensor
-(common); complex bool; floor_divide fmod.Tensor remainder.Tensor
+(common); complex bool; floor_divide fmod.Tensor mse_loss_backward remainder.Tensor threshold_backward
 (common); halves complex; special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
 (common); halves complex; special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he
 (common); halves complex; special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t
@@ -152,10 +150,13 @@ x1; ?halves; _cdist_forward
 (common); halves complex; special_shifted_chebyshev_polynomial_w special_zeta
 (common); halves complex f32 f64; bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
 (common); halves complex f32 f64 bool; bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd lcm
-(common); ints bool; logaddexp
-(common); ints complex bool; elu_backward gelu_backward hypot igamma igammac leaky_relu_backward logaddexp2 nextafter
+(common); ints bool; logaddexp sigmoid_backward tanh_backward
+(common); ints complex bool; elu_backward gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
+(common); ints complex bool; huber_loss huber_loss_backward hypot igamma igammac leaky_relu_backward log_sigmoid_backward logaddexp2
+(common); ints complex bool; logit_backward mse_loss nextafter smooth_l1_loss softplus_backward softshrink_backward
+(common); rcomplex bool; div.Tensor_mode
 (dtype); 1ints bool; randn_like
-(dtype); 1ints complex bool; _safe_softmax
+(dtype); 1ints complex bool; _safe_softmax log_softmax.int_out softmax.int_out
 (dtype); ?ints bool; normal.float_float rand randn
 (dtype); complex; fft_fftfreq fft_rfftfreq
 (dtype); complex bool; arange randperm range
@@ -193,6 +194,7 @@ Table ParseTable() {
     absl::string_view dtypes = fields[1];
     if (absl::ConsumePrefix(&dtypes, "?")) rule.unless = Unless::kAnyEmpty;
     if (absl::ConsumePrefix(&dtypes, "1")) rule.unless = Unless::kFirstEmpty;
+    if (absl::ConsumePrefix(&dtypes, "r")) rule.unless = Unless::kNoRounding;
     if (absl::ConsumePrefix(&dtypes, "0")) rule.unless = Unless::kFirstEmptyOrScalar;
     for (const absl::string_view name : absl::StrSplit(dtypes, ' ', absl::SkipEmpty())) {
       const auto* found = std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& entry) { return name == entry.first; });
@@ -267,6 +269,33 @@ void Add(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, boo
   if (any) dtypes->push_back(at::native::result_type(state));
 }
 
+// The overload of the functional operator `aten::name` with the same arguments, out= left out.
+std::optional<std::string> FunctionalOverload(const c10::FunctionSchema& schema, absl::string_view name) {
+  using Overloads = absl::flat_hash_map<std::string, std::vector<c10::OperatorName>>;
+  static const Overloads& all = *[] {
+    auto* overloads = new Overloads();
+    for (const c10::OperatorName& each : c10::Dispatcher::singleton().getAllOpNames()) (*overloads)[each.name].push_back(each);
+    return overloads;
+  }();
+  std::vector<const c10::Argument*> wanted;
+  for (const c10::Argument& argument : schema.arguments()) {
+    if (!IsOut(argument)) wanted.push_back(&argument);
+  }
+  const auto found = all.find(absl::StrCat("aten::", name));
+  if (found == all.end()) return std::nullopt;
+  for (const c10::OperatorName& candidate : found->second) {
+    const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(candidate);
+    if (!op.has_value() || op->schema().arguments().size() != wanted.size() || candidate == schema.operator_name()) continue;
+    bool equal = true;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const c10::Argument& argument = op->schema().arguments()[i];
+      equal &= argument.name() == wanted[i]->name() && *argument.type() == *wanted[i]->type() && !IsOut(argument);
+    }
+    if (equal) return candidate.overload_name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 DtypeSelector DtypeSelector::Parse(const std::string& text) {
@@ -303,12 +332,20 @@ std::vector<ScalarType> DtypeSelector::Select(const c10::FunctionSchema& schema,
       break;
     case Kind::kCommon: Add(schema, arguments, false, -1, &dtypes); break;
     case Kind::kCommonScalars: Add(schema, arguments, true, -1, &dtypes); break;
-    case Kind::kDtypeArgument:
+    case Kind::kDtypeArgument: {
+      bool has_dtype = false;
       for (std::size_t i = 0; i < arguments.size(); ++i) {
-        if (schema.arguments()[i].name() == "dtype" && arguments[i].isInt()) return {static_cast<ScalarType>(arguments[i].toInt())};
+        if (schema.arguments()[i].name() != "dtype") continue;
+        if (arguments[i].isInt()) return {static_cast<ScalarType>(arguments[i].toInt())};
+        has_dtype = true;
+      }
+      // Without one, what is filled says it.
+      for (std::size_t i = 0; i < arguments.size() && !has_dtype && dtypes.empty(); ++i) {
+        if (IsOut(schema.arguments()[i])) first_of(arguments[i]);
       }
       for (std::size_t i = 0; i < arguments.size() && dtypes.empty(); ++i) first_of(arguments[i]);
       break;
+    }
     case Kind::kEach: {
       std::size_t count = 0;
       for (const IValue& value : arguments) {
@@ -321,9 +358,13 @@ std::vector<ScalarType> DtypeSelector::Select(const c10::FunctionSchema& schema,
   return dtypes;
 }
 
-bool IsEmptyCall(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, Unless unless) {
+bool IsTakenAnyway(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, Unless unless) {
   bool empty = false, first = true;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (unless == Unless::kNoRounding) {
+      if (schema.arguments()[i].name() == "rounding_mode") return arguments[i].isNone();
+      continue;
+    }
     if (IsOut(schema.arguments()[i])) continue;
     ForEachTensor(arguments[i], -1, [&](const at::Tensor& tensor) {
       if (first || unless == Unless::kAnyEmpty) empty |= tensor.numel() == 0;
@@ -339,21 +380,24 @@ bool IsEmptyCall(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> argume
 }
 
 const DtypeRule* DtypeRuleOf(const c10::OperatorHandle& op) {
-  const Table& table = TheTable();
   absl::string_view name = op.schema().name();
   if (!absl::ConsumePrefix(&name, "aten::")) return nullptr;
-  const std::string& overload = op.schema().overload_name();
-  const auto find = [&](absl::string_view key) -> const DtypeRule* {
-    const auto found = table.find(std::string(key));
+  const Table& table = TheTable();
+  const auto find = [&](absl::string_view base, absl::string_view overload) -> const DtypeRule* {
+    auto found = overload.empty() ? table.end() : table.find(absl::StrCat(base, ".", overload));
+    if (found == table.end()) found = table.find(std::string(base));
     return found == table.end() ? nullptr : &found->second;
   };
-  const auto find_either = [&](absl::string_view base) {
-    const DtypeRule* rule = overload.empty() ? nullptr : find(absl::StrCat(base, ".", overload));
-    return rule != nullptr ? rule : find(base);
-  };
-  if (const DtypeRule* rule = find_either(name)) return rule->refused.empty() ? nullptr : rule;
-  if (!absl::ConsumeSuffix(&name, "_")) return nullptr;
-  const DtypeRule* rule = find_either(name);
+  // What the table says of this very overload, or in-place name, goes first.
+  const auto exact = table.find(absl::StrCat(name, ".", op.schema().overload_name()));
+  const DtypeRule* rule = exact == table.end() ? nullptr : &exact->second;
+  const bool in_place = absl::EndsWith(name, "_");
+  if (rule == nullptr && in_place) rule = find(name, "");
+  if (rule == nullptr) {
+    absl::ConsumeSuffix(&name, "_");
+    const std::optional<std::string> functional = op.schema().is_mutable() ? FunctionalOverload(op.schema(), name) : std::nullopt;
+    rule = find(name, functional.value_or(op.schema().overload_name()));
+  }
   return rule == nullptr || rule->refused.empty() ? nullptr : rule;
 }
 
@@ -362,7 +406,7 @@ void CheckDtypes(const c10::OperatorHandle& op, const DtypeRule& rule, c10::Arra
     // What bf16 and a complex number promote to in LibTorch 2.15; earlier versions haven't got it.
     if (absl::string_view(c10::toString(dtype)) == "BComplex32") dtype = ScalarType::ComplexHalf;
     if (std::find(rule.refused.begin(), rule.refused.end(), dtype) == rule.refused.end()) continue;
-    if (rule.unless != Unless::kNever && IsEmptyCall(op.schema(), arguments, rule.unless)) return;
+    if (rule.unless != Unless::kNever && IsTakenAnyway(op.schema(), arguments, rule.unless)) return;
     TORCH_CHECK(false, c10::toString(op.operator_name()), " isn't implemented for ", c10::toString(dtype), " on the CPU");
   }
 }

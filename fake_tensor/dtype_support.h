@@ -27,7 +27,7 @@ struct DtypeSelector {
     kArgument,        // of one tensor argument (of its first tensor, for a list)
     kCommon,          // what all tensor arguments promote to, out= left out
     kCommonScalars,   // the same with the numbers among the arguments, but for alpha and beta
-    kDtypeArgument,   // the argument `dtype`, or the first tensor's
+    kDtypeArgument,   // the argument `dtype`, or out='s if there is no such argument, or the first tensor's
     kEach,            // kCommonScalars for each position of lists
   };
   Kind kind = Kind::kArgument;
@@ -42,10 +42,10 @@ struct DtypeSelector {
 
 struct DtypeRule {
   // When a kernel that would refuse the dtype isn't reached.
-  enum class Unless { kNever, kFirstEmpty, kAnyEmpty, kFirstEmptyOrScalar };
+  enum class Unless { kNever, kFirstEmpty, kAnyEmpty, kFirstEmptyOrScalar, kNoRounding };
   DtypeSelector selector;
   std::vector<c10::ScalarType> refused;
-  Unless unless = Unless::kNever;  // the first tensor argument (no dimensions), or any of them, has no elements
+  Unless unless = Unless::kNever;  // the first tensor argument (no dimensions), or any of them, has no elements; rounding_mode is None
 };
 
 // Null if the operator has no rule. In-place and out= forms have their functional form's.
@@ -54,9 +54,8 @@ const DtypeRule* DtypeRuleOf(const c10::OperatorHandle& op);
 // Throws c10::Error that names operator and dtype if the CPU's kernel refuses the arguments' dtypes. Tensors may be fake, meta or real.
 void CheckDtypes(const c10::OperatorHandle& op, const DtypeRule& rule, c10::ArrayRef<c10::IValue> arguments);
 
-// Whether the first, or any, tensor argument has no elements (or the first no dimensions); of factories, whether `size` says so. out= is
-// left out.
-bool IsEmptyCall(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, DtypeRule::Unless unless);
+// Whether `unless` holds; of factories, `size` says what is empty; out= doesn't count.
+bool IsTakenAnyway(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments, DtypeRule::Unless unless);
 
 // The names of the operators in the table, for tests.
 std::vector<std::string> OperatorsWithDtypeRules();

@@ -41,7 +41,7 @@ std::vector<c10::OperatorHandle> OverloadsOf(const std::string& name) {
     if (candidate.name != "aten::" + name && full != "aten::" + name) continue;
     const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(candidate);
     if (op.has_value() && !op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-        (!op->schema().is_mutable() || candidate.name.back() == '_')) found.push_back(*op);
+        (!op->schema().is_mutable() || candidate.name.back() == '_' || full == "aten::" + name)) found.push_back(*op);
   }
   return found;
 }
