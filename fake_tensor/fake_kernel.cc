@@ -109,7 +109,7 @@ class RuleTable {
                     error.what_without_backtrace());
       }
     }
-    Put(*op, rule.kernel, rule.signature, std::move(inferred), rule.place, /*derived=*/false);
+    Put(*op, rule.kernel, rule.signature, std::move(inferred), rule.place, /*derived=*/false, rule.options.replace_meta_kernel);
     underived_.push_back({*op, std::move(rule.kernel), rule.options, std::move(rule.place)});
   }
 
@@ -126,7 +126,7 @@ class RuleTable {
       for (const c10::OperatorHandle& form : forms) {
         if (form == source.op || rules_.contains(form.operator_name())) continue;
         if (auto kernel = DeriveKernel(form, source.op, source.kernel, source.options)) {
-          Put(form, std::move(*kernel), std::nullopt, nullptr, source.place, /*derived=*/true);
+          Put(form, std::move(*kernel), std::nullopt, nullptr, source.place, /*derived=*/true, /*replace=*/false);
         }
       }
     }
@@ -134,11 +134,12 @@ class RuleTable {
   }
 
   void Put(const c10::OperatorHandle& op, c10::KernelFunction kernel, std::optional<c10::impl::CppSignature> signature,
-           std::unique_ptr<c10::FunctionSchema> inferred, const std::string& place, bool derived) {
+           std::unique_ptr<c10::FunctionSchema> inferred, const std::string& place, bool derived, bool replace) {
     const c10::OperatorName& name = op.operator_name();
     // A kernel of a form's own takes the place of the derived one.
     if (const auto registered = registrations_.find(name); registered != registrations_.end()) registrations_.erase(registered);
-    if (!op.hasKernelForDispatchKey(DispatchKey::Meta) && !op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
+    const bool has_meta = op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    if (replace || !has_meta) {
       registrations_.emplace(name, c10::Dispatcher::singleton().registerImpl(name, DispatchKey::Meta, kernel, signature, std::move(inferred),
                                                                              absl::StrCat("ddpopt fake rule, ", place)));
     }

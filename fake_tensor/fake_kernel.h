@@ -47,6 +47,9 @@ struct FakeKernelOptions {
   Overlap overlap = Overlap::kFullOrNone;
   bool derive_in_place = true;
   bool derive_out = true;
+  // Whether LibTorch's own kernels that call the operator find the rule in the place of LibTorch's Meta kernel. Such a rule must not call
+  // its own operator.
+  bool replace_meta_kernel = false;
 };
 
 // The device that the fake tensors of the running call claim, for rules whose strides or support depend on it. The CPU outside of rules.

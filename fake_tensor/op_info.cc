@@ -63,7 +63,7 @@ bool IgnoresScalarValues(absl::string_view name) {
   absl::ConsumeSuffix(&name, "_");
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
       "add", "sub", "mul", "div", "rsub", "addcmul", "addcdiv", "lerp", "addmm", "addmv", "addbmm", "baddbmm", "addr", "clamp", "clamp_min",
-      "clamp_max", "lt", "le", "gt", "ge", "eq", "ne", "masked_fill", "add_relu",
+      "clamp_max", "lt", "le", "gt", "ge", "eq", "ne",
   };
   return names.contains(name);
 }

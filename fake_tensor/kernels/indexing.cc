@@ -1,54 +1,180 @@
-// Selection by index, and rearrangements that copy.
+// Selection and filling by index and by mask.
+
+#define AT_PER_OPERATOR_HEADERS
 
 #include <vector>
 
+#include "ATen/ExpandUtils.h"
+#include "ATen/MemoryOverlap.h"
+#include "ATen/TensorIterator.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
-#include "ATen/ops/cat.h"
-#include "ATen/ops/empty_like.h"
+#include "ATen/native/Resize.h"
+#include "ATen/native/UnfoldBackward.h"
+#include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 
 namespace ddpopt::kernels {
 namespace {
 
+using at::Scalar;
 using at::Tensor;
+using at::TensorIteratorConfig;
 
-Tensor IndexSelect(const Tensor& self, int64_t dim, const Tensor& index) {
-  TORCH_CHECK(index.dim() <= 1, "index_select: the index must be a vector, not ", index.sizes());
-  TORCH_CHECK(index.scalar_type() == at::kLong || index.scalar_type() == at::kInt, "index_select: the index must be int32 or int64, not ",
-              index.scalar_type());
-  std::vector<int64_t> sizes = self.sizes().vec();
+bool IsIndexType(at::ScalarType type) { return type == at::kLong || type == at::kInt; }
+
+// What is written must not share memory with what is read.
+void CheckNoOverlap(const Tensor& out, std::initializer_list<const Tensor*> inputs) {
+  at::assert_no_internal_overlap(out);
+  for (const Tensor* input : inputs) at::assert_no_overlap(out, *input);
+}
+
+Tensor& IndexSelectOut(const Tensor& self, int64_t dim, const Tensor& index, Tensor& out) {
   dim = at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK(index.dim() <= 1, "index_select: the index must be a vector, not ", index.sizes());
+  TORCH_CHECK(self.dim() > 0 || index.numel() == 1, "index_select: a tensor without dimensions takes one index, not ", index.numel());
+  TORCH_CHECK(IsIndexType(index.scalar_type()), "index_select: the index must be int32 or int64, not ", index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "index_select: the result must have the input's dtype ", self.scalar_type(),
+              ", not ", out.scalar_type());
+  CheckNoOverlap(out, {&self, &index});
+  std::vector<int64_t> sizes = self.sizes().vec();
   if (!sizes.empty()) sizes[dim] = index.numel();
-  return Empty(sizes, self.options());
+  at::native::resize_output(out, sizes);
+  if (self.dim() > 1 && index.numel() > 0 && self.numel() == 0) {
+    TORCH_CHECK(self.size(dim) > 0, "index_select: dimension ", dim, " has no elements");
+  }
+  return out;
+}
+Tensor IndexSelect(const Tensor& self, int64_t dim, const Tensor& index) {
+  Tensor out = Empty({0}, self.options());
+  return IndexSelectOut(self, dim, index, out);
 }
 
-Tensor Flip(const Tensor& self, at::IntArrayRef dims) {
-  for (const int64_t dim : dims) at::maybe_wrap_dim(dim, self.dim());
-  return at::empty_like(self, at::MemoryFormat::Preserve);
+Tensor& TakeOut(const Tensor& self, const Tensor& index, Tensor& out) {
+  TORCH_CHECK(index.scalar_type() == at::kLong, "take: the index must be int64, not ", index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(), "take: the result must have the input's dtype ", self.scalar_type(), ", not ",
+              out.scalar_type());
+  TORCH_CHECK(self.numel() != 0 || index.numel() == 0, "take: the tensor has no elements");
+  CheckNoOverlap(out, {&index, &self});
+  TensorIteratorConfig().set_check_mem_overlap(false).check_all_same_dtype(false).add_output(out).add_const_input(index).build();
+  return out;
+}
+Tensor Take(const Tensor& self, const Tensor& index) {
+  Tensor out = Empty(index.sizes(), self.options());
+  return TakeOut(self, index, out);
 }
 
-Tensor Roll(const Tensor& self, at::IntArrayRef shifts, at::IntArrayRef dims) {
-  TORCH_CHECK(!shifts.empty(), "roll: shifts are wanted");
-  if (dims.empty()) {
-    TORCH_CHECK(shifts.size() == 1, "roll: as many dims as shifts are wanted");
-    return EmptyContiguousLike(self);
+Tensor& Put(Tensor& self, const Tensor& index, const Tensor& source, bool /*accumulate*/) {
+  TORCH_CHECK(index.scalar_type() == at::kLong, "put_: the index must be int64, not ", index.scalar_type());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "put_: dtypes differ: ", self.scalar_type(), " and ", source.scalar_type());
+  TORCH_CHECK(index.numel() == source.numel(), "put_: ", index.numel(), " indices for ", source.numel(), " elements");
+  TORCH_CHECK(self.numel() != 0 || index.numel() == 0, "put_: the tensor has no elements");
+  CheckNoOverlap(self, {&index, &source});
+  return self;
+}
+
+Tensor& IndexFillScalar(Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+  TORCH_CHECK(index.scalar_type() == at::kLong, "index_fill_: the index must be int64, not ", index.scalar_type());
+  at::assert_no_overlap(self, index);
+  TORCH_CHECK(self.is_complex() || !value.isComplex(), "index_fill_: a complex number for a tensor of dtype ", self.scalar_type());
+  at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK(index.dim() <= 1, "index_fill_: the index must be a vector, not ", index.sizes());
+  if (index.numel() > 0 && self.numel() > 0) CheckConvertible(value, self.scalar_type());
+  return self;
+}
+Tensor& IndexFillTensor(Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "index_fill_: a value without dimensions is wanted, not one of shape ", value.sizes());
+  return IndexFillScalar(self, dim, index, value.is_complex() ? Scalar(c10::complex<double>(0, 1)) : Scalar(0));
+}
+
+void MaskedFill(const Tensor& self, const Tensor& mask) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_fill_: the mask must be bool, not ", mask.scalar_type());
+  at::assert_no_partial_overlap(self, mask);
+  TensorIteratorConfig()
+      .set_check_mem_overlap(false)
+      .check_all_same_dtype(false)
+      .resize_outputs(false)
+      .add_output(self)
+      .add_const_input(mask)
+      .build();
+}
+Tensor& MaskedFillScalar(Tensor& self, const Tensor& mask, const Scalar& value) {
+  MaskedFill(self, mask);
+  CheckConvertible(value, self.scalar_type());
+  return self;
+}
+Tensor& MaskedFillTensor(Tensor& self, const Tensor& mask, const Tensor& value) {
+  TORCH_CHECK(value.dim() == 0, "masked_fill_: a value without dimensions is wanted, not one of shape ", value.sizes());
+  MaskedFill(self, mask);
+  return self;
+}
+
+Tensor& MaskedScatter(Tensor& self, const Tensor& mask, const Tensor& source) {
+  at::assert_no_internal_overlap(self);
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(), "masked_scatter_: dtypes differ: ", self.scalar_type(), " and ",
+              source.scalar_type());
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_scatter_: the mask must be bool, not ", mask.scalar_type());
+  at::expand_inplace(self, mask, "masked_scatter_");
+  return self;
+}
+Tensor MaskedScatterBackward(const Tensor& grad, const Tensor& mask, at::IntArrayRef sizes) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool || mask.scalar_type() == at::kByte, "masked_select: the mask must be bool, not ",
+              mask.scalar_type());
+  at::infer_size(grad.sizes(), mask.sizes());
+  return Empty(sizes, grad.options());
+}
+
+Tensor& NonzeroStaticOut(const Tensor& self, int64_t size, int64_t /*fill_value*/, Tensor& out) {
+  TORCH_CHECK(size >= 0, "nonzero_static: the size can't be negative: ", size);
+  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero_static: the result must be of dtype long, not ", out.scalar_type());
+  at::native::resize_output(out, {size, self.dim()});
+  CheckNoOverlap(out, {&self});
+  return out;
+}
+Tensor NonzeroStatic(const Tensor& self, int64_t size, int64_t fill_value) {
+  Tensor out = Empty({0}, self.options().dtype(at::kLong));
+  return NonzeroStaticOut(self, size, fill_value, out);
+}
+
+Tensor UnfoldBackward(const Tensor& grad, at::IntArrayRef sizes, int64_t dim, int64_t size, int64_t step) {
+  Tensor out = Empty(sizes, grad.options());
+  dim = at::maybe_wrap_dim(dim, out.dim());
+  at::native::_make_unfold_backward_iter_over_grad_out(out, grad, dim, size, step);
+  return out;
+}
+
+// With the result's size given, it has a shape without data.
+Tensor RepeatInterleave(const Tensor& repeats, std::optional<int64_t> output_size) {
+  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave: repeats must have 1 dimension, not ", repeats.sizes());
+  RequireDtype("repeat_interleave", repeats.scalar_type(), kIntegerDtypes);
+  if (repeats.numel() == 0) return EmptyContiguousLike(repeats);
+  if (!output_size.has_value()) {
+    fake_errors_internal::Throw<DynamicOutputShape>(
+        "aten::repeat_interleave.Tensor: without output_size the shape of its result depends on data, "
+        "which a fake tensor doesn't have");
   }
-  TORCH_CHECK(dims.size() == shifts.size(), "roll: as many dims as shifts are wanted");
-  if (self.numel() == 0) return at::empty_like(self, at::MemoryFormat::Preserve);
-  Tensor rolled = self;
-  for (const int64_t dim : dims) {
-    const int64_t at = self.size(dim) / 2;
-    rolled = at::cat({rolled.narrow(dim, at, self.size(dim) - at), rolled.narrow(dim, 0, at)}, dim);
-  }
-  return rolled;
+  TORCH_CHECK(*output_size >= 0, "repeat_interleave: the output size is negative: ", *output_size);
+  return Empty({*output_size}, repeats.options());
 }
 
 DDPOPT_FAKE_KERNELS(m) {
-  m.impl("index_select", IndexSelect);
-  m.impl("flip", Flip);
-  m.impl("roll", Roll);
+  m.impl("repeat_interleave.Tensor", RepeatInterleave, kThisForm);
+  m.impl("index_select", IndexSelect, kThisForm);
+  m.impl("index_select.out", IndexSelectOut, kThisForm);
+  m.impl("take", Take, kThisForm);
+  m.impl("take.out", TakeOut, kThisForm);
+  m.impl("put_", Put, kNestedToo);
+  m.impl("index_fill_.int_Scalar", IndexFillScalar, kNestedToo);
+  m.impl("index_fill_.int_Tensor", IndexFillTensor, kNestedToo);
+  m.impl("masked_fill_.Scalar", MaskedFillScalar, kNestedToo);
+  m.impl("masked_fill_.Tensor", MaskedFillTensor, kNestedToo);
+  m.impl("masked_scatter_", MaskedScatter, kNestedToo);
+  m.impl("masked_scatter_backward", MaskedScatterBackward, kThisForm);
+  m.impl("nonzero_static", NonzeroStatic, kThisForm);
+  m.impl("nonzero_static.out", NonzeroStaticOut, kThisForm);
+  m.impl("unfold_backward", UnfoldBackward, kThisForm);
 }
 
 }  // namespace

@@ -24,6 +24,14 @@ inline at::Tensor EmptySuggestedLike(const at::Tensor& like) { return Empty(like
 inline at::Tensor Reduced(at::Tensor unreduced, int64_t reduction) {
   return reduction == at::Reduction::None ? unreduced : Empty({}, unreduced.options());
 }
+// For rules that stand for themselves: LibTorch composes the operator's other forms, or they have rules too.
+inline constexpr FakeKernelOptions kThisForm = {.derive_in_place = false, .derive_out = false};
+// For in-place operators whose Meta kernels in LibTorch check nothing, so that operators made of them are checked as well.
+inline constexpr FakeKernelOptions kNestedToo = {.derive_in_place = false, .derive_out = false, .replace_meta_kernel = true};
+// A number as the tensor that takes part in type promotion as a number.
+at::Tensor WrappedNumber(const at::Scalar& value);
+// Throws if the number doesn't fit the dtype, as kernels that turn numbers into elements do.
+void CheckConvertible(const at::Scalar& value, at::ScalarType dtype);
 inline bool Given(const std::optional<at::Tensor>& tensor) { return tensor.has_value() && tensor->defined(); }
 
 }  // namespace ddpopt::kernels
