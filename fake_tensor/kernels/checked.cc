@@ -100,8 +100,8 @@ DDPOPT_FAKE_KERNELS(m) {
     m.impl(name, CheckedKinds, kThisForm);
   }
   for (const char* name :
-       {"aminmax.out", "sort.values_stable", "pow.Scalar_out", "cumsum.out", "cumsum_", "cumprod.out", "cumprod_", "renorm.out", "renorm_",
-        "tril.out", "tril_", "triu.out", "triu_", "isin.Tensor_Tensor_out", "isin.Tensor_Scalar_out", "isin.Scalar_Tensor_out"}) {
+       {"sort.values_stable", "pow.Scalar_out", "cumsum.out", "cumsum_", "cumprod.out", "cumprod_", "renorm.out", "renorm_", "tril.out",
+        "tril_", "triu.out", "triu_", "isin.Tensor_Tensor_out", "isin.Tensor_Scalar_out", "isin.Scalar_Tensor_out"}) {
     m.impl(name, CheckedOverlap, kThisForm);
   }
 }

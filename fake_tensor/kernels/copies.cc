@@ -8,7 +8,6 @@
 #include "ATen/WrapDimUtils.h"
 #include "ATen/WrapDimUtilsMulti.h"
 #include "ATen/core/Tensor.h"
-#include "ATen/native/PixelShuffle.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/resize.h"
@@ -69,33 +68,6 @@ Tensor ChannelShuffle(const Tensor& self, int64_t groups) {
   return NativeChannelShuffle(self, groups);
 }
 
-void CheckShuffleFormat(const Tensor& self) {
-  TORCH_CHECK(self.suggest_memory_format() != at::MemoryFormat::ChannelsLast3d, "pixel_shuffle: channels-last in 3 dimensions");
-}
-Tensor PixelShuffle(const Tensor& self, int64_t factor) {
-  at::native::check_pixel_shuffle_shapes(self, factor);
-  std::vector<int64_t> sizes = self.sizes().vec();
-  const std::size_t n = sizes.size();
-  sizes[n - 3] /= factor * factor;
-  sizes[n - 2] *= factor;
-  sizes[n - 1] *= factor;
-  Tensor out = Suggested(sizes, self);
-  if (out.numel() > 0) CheckShuffleFormat(self);
-  return out;
-}
-Tensor PixelUnshuffle(const Tensor& self, int64_t factor) {
-  at::native::check_pixel_unshuffle_shapes(self, factor);
-  if (self.numel() == 0) return self.clone();
-  std::vector<int64_t> sizes = self.sizes().vec();
-  const std::size_t n = sizes.size();
-  sizes[n - 3] *= factor * factor;
-  sizes[n - 2] /= factor;
-  sizes[n - 1] /= factor;
-  Tensor out = Suggested(sizes, self);
-  if (out.numel() > 0) CheckShuffleFormat(self);
-  return out;
-}
-
 Tensor& NarrowCopyOut(const Tensor& self, int64_t dim, int64_t start, int64_t length, Tensor& out) {
   TORCH_CHECK(self.dim() > 0, "narrow: a tensor without dimensions");
   TORCH_CHECK(self.scalar_type() == out.scalar_type(), "narrow: the result must have the input's dtype ", self.scalar_type(), ", not ",
@@ -140,8 +112,6 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("_stack.out", StackOut, kThisForm);
   m.impl("channel_shuffle", ChannelShuffle, kThisForm);
   m.impl("native_channel_shuffle", NativeChannelShuffle, kThisForm);
-  m.impl("pixel_shuffle", PixelShuffle, kThisForm);
-  m.impl("pixel_unshuffle", PixelUnshuffle, kThisForm);
   m.impl("narrow_copy", NarrowCopy, kThisForm);
   m.impl("narrow_copy.out", NarrowCopyOut, kThisForm);
 }

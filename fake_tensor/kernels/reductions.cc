@@ -54,6 +54,7 @@ Tensor& VarianceOutOf(const Tensor& self, OptionalIntArrayRef dim, const MaybeSc
   const at::TensorIterator iter = at::native::make_reduction("var", out, self, dim, keepdim, out.scalar_type());
   TORCH_CHECK(c10::canCast(self.scalar_type(), out.scalar_type()), "result type ", self.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
+  if (iter.numel() > 0) RequireDtype("var and std", out.scalar_type(), kFloatDtypes);
   // A kernel of its own for one result, which reads the input as it is.
   if (iter.numel() > 0 && out.numel() == 1 && iter.common_dtype() != at::kBFloat16 && iter.common_dtype() != at::kHalf) {
     TORCH_CHECK(self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble, "var and std: dtype ", self.scalar_type(),
@@ -103,7 +104,7 @@ Tensor& NansumOut(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std
   TORCH_CHECK(!self.is_complex(), "nansum: complex tensors are not supported");
   if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return at::sum_out(out, self, dim, keepdim, dtype);
   const at::TensorIterator iter = at::native::make_reduction("nansum", out, self, dim, keepdim, dtype.value_or(out.scalar_type()));
-  if (iter.numel() > 0) RequireDtype("nansum", out.scalar_type(), kFloatDtypes);
+  if (iter.numel() > 0) RequireDtype("nansum", out.scalar_type(), kRealDtypes | kBoolDtype);
   return out;
 }
 Tensor Nansum(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype) {
@@ -155,6 +156,11 @@ Extrema MinOfDimOut(const Tensor& self, int64_t dim, bool keepdim, Tensor& value
   return CheckExtrema(self, values, indices);
 }
 
+Extrema AminmaxOut(const Tensor& self, std::optional<int64_t> dim, bool keepdim, Tensor& min, Tensor& max) {
+  at::aminmax_out(min, max, self, dim, keepdim);
+  return dim.has_value() ? CheckExtrema(self, min, max) : Extrema(min, max);
+}
+
 std::tuple<Tensor, Tensor> Aminmax(const Tensor& self) { return at::aminmax(self); }
 std::tuple<Tensor, Tensor> AminmaxOfDim(const Tensor& self, int64_t dim, bool keepdim) { return at::aminmax(self, dim, keepdim); }
 
@@ -176,6 +182,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("min.unary_out", ExtremumOut, kThisForm);
   m.impl("max.dim_max", MaxOfDimOut, kThisForm);
   m.impl("min.dim_min", MinOfDimOut, kThisForm);
+  m.impl("aminmax.out", AminmaxOut, kThisForm);
   m.impl("_aminmax", Aminmax, kThisForm);
   m.impl("_aminmax.dim", AminmaxOfDim, kThisForm);
 }

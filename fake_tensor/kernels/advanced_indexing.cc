@@ -1,4 +1,4 @@
-// Writing by index. A mask selects as many elements as its data says; what can be told without data is checked.
+// Reading and writing by index. A mask selects as many elements as its data says; what can be told without data is checked.
 
 #include <optional>
 
@@ -38,12 +38,16 @@ bool CheckMasks(const Tensor& self, const IndexList& indices) {
   return any;
 }
 
+void CheckAnyIndex(const char* name, const IndexList& indices) {
+  bool any = false;
+  for (const std::optional<Tensor> index : indices) any |= Given(index);
+  TORCH_CHECK(any, name, ": no index is given");
+}
+
 Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, bool accumulate, bool /*unsafe*/) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "index_put_: ", indices.size(), " indices for ", self.dim(),
                     " dimensions");
-  bool any = false;
-  for (const std::optional<Tensor> index : indices) any |= Given(index);
-  TORCH_CHECK(any, "index_put_: no index is given");
+  CheckAnyIndex("index_put_", indices);
   if (!accumulate && values.numel() == 1) {
     const auto [is_fill, mask] = at::indexing::impl::canDispatchToMaskedFill(self, indices);
     if (is_fill) return self.masked_fill_(mask, Empty({}, self.options()));
@@ -61,7 +65,21 @@ Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, b
   return self;
 }
 
-DDPOPT_FAKE_KERNELS(m) { m.impl("_index_put_impl_", IndexPut, kNestedToo); }
+// The CPU kernel of index fails without an index.
+Tensor Index(const Tensor& self, const IndexList& indices) {
+  CheckAnyIndex("index", indices);
+  return at::index(self, indices);
+}
+Tensor& IndexOut(const Tensor& self, const IndexList& indices, Tensor& out) {
+  CheckAnyIndex("index", indices);
+  return at::index_out(out, self, indices);
+}
+
+DDPOPT_FAKE_KERNELS(m) {
+  m.impl("_index_put_impl_", IndexPut, kNestedToo);
+  m.impl("index.Tensor", Index, kThisForm);
+  m.impl("index.Tensor_out", IndexOut, kThisForm);
+}
 
 }  // namespace
 }  // namespace ddpopt::kernels
