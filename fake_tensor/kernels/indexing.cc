@@ -145,22 +145,7 @@ Tensor UnfoldBackward(const Tensor& grad, at::IntArrayRef sizes, int64_t dim, in
   return out;
 }
 
-// With the result's size given, it has a shape without data.
-Tensor RepeatInterleave(const Tensor& repeats, std::optional<int64_t> output_size) {
-  TORCH_CHECK(repeats.dim() == 1, "repeat_interleave: repeats must have 1 dimension, not ", repeats.sizes());
-  RequireDtype("repeat_interleave", repeats.scalar_type(), kIntegerDtypes);
-  if (repeats.numel() == 0) return EmptyContiguousLike(repeats);
-  if (!output_size.has_value()) {
-    fake_errors_internal::Throw<DynamicOutputShape>(
-        "aten::repeat_interleave.Tensor: without output_size the shape of its result depends on data, "
-        "which a fake tensor doesn't have");
-  }
-  TORCH_CHECK(*output_size >= 0, "repeat_interleave: the output size is negative: ", *output_size);
-  return Empty({*output_size}, repeats.options());
-}
-
 DDPOPT_FAKE_KERNELS(m) {
-  m.impl("repeat_interleave.Tensor", RepeatInterleave, kThisForm);
   m.impl("index_select", IndexSelect, kThisForm);
   m.impl("index_select.out", IndexSelectOut, kThisForm);
   m.impl("take", Take, kThisForm);
