@@ -81,10 +81,13 @@ void CallKey::Add(const IValue& value, bool value_irrelevant) {
     words_.push_back(kNone);
   } else if (value.isInt()) {
     words_.push_back(kInt);
-    if (!value_irrelevant) words_.push_back(static_cast<uint64_t>(value.toInt()));
+    words_.push_back(static_cast<uint64_t>(value.toInt()));
   } else if (value.isDouble()) {
-    words_.push_back(kDouble);
-    if (!value_irrelevant) words_.push_back(Bits(value.toDouble()));
+    // Small ones fit into every dtype; a rule may still ask for the sign.
+    const double number = value.toDouble();
+    const bool same_for_all = value_irrelevant && number >= -127 && number <= 127;
+    words_.push_back(kDouble | (same_for_all ? (number < 0 ? 1 : 2) : 0) << 8);
+    if (!same_for_all) words_.push_back(Bits(number));
   } else if (value.isBool()) {
     words_.push_back(kBool);
     words_.push_back(value.toBool() ? 1 : 0);

@@ -41,12 +41,13 @@ void AppendTensors(const IValue& value, std::vector<Tensor>* tensors) {
 class DerivedKernel final : public c10::OperatorKernel {
  public:
   // functional_args[i]: which of the form's arguments is the functional form's i-th; -1: left to the defaults.
-  DerivedKernel(c10::OperatorHandle functional, c10::KernelFunction rule, FakeKernelOptions options, bool in_place,
+  DerivedKernel(c10::OperatorHandle functional, c10::KernelFunction rule, FakeKernelOptions options, bool in_place, bool generated,
                 std::vector<int> functional_args, std::vector<std::size_t> written)
       : functional_(functional),
         rule_(std::move(rule)),
         options_(options),
         in_place_(in_place),
+        generated_(generated),
         functional_args_(std::move(functional_args)),
         written_(std::move(written)) {}
 
@@ -92,6 +93,10 @@ class DerivedKernel final : public c10::OperatorKernel {
   }
 
   void Fill(const c10::OperatorHandle& op, const Tensor& out, const Tensor& result, const std::vector<Tensor>& inputs) const {
+    if (generated_) {
+      FillGenerated(op, out, result);
+      return;
+    }
     const bool same_shape = out.sizes() == result.sizes();
     TORCH_CHECK(same_shape || !in_place_, "output with shape ", out.sizes(), " doesn't match the broadcast shape ", result.sizes());
     if (options_.overlap != FakeKernelOptions::Overlap::kUnchecked) {
@@ -119,10 +124,19 @@ class DerivedKernel final : public c10::OperatorKernel {
     }
   }
 
+  // What LibTorch generates from a functional form: its result is copied.
+  static void FillGenerated(const c10::OperatorHandle& op, const Tensor& out, const Tensor& result) {
+    at::native::resize_output(out, result.sizes());
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), c10::toString(op.operator_name()), ": Expected out tensor to have dtype ",
+                result.scalar_type(), ", but got ", out.scalar_type(), " instead");
+    at::assert_no_internal_overlap(out);
+  }
+
   c10::OperatorHandle functional_;
   c10::KernelFunction rule_;
   FakeKernelOptions options_;
   bool in_place_;
+  bool generated_;
   std::vector<int> functional_args_;
   std::vector<std::size_t> written_;
 };
@@ -177,8 +191,10 @@ std::optional<c10::KernelFunction> DeriveKernel(const c10::OperatorHandle& form,
   if (in_place ? written.size() != 1 || written[0] != 0 : written.size() != functional.schema().returns().size()) return std::nullopt;
   const std::optional<std::vector<int>> matched = Match(schema, functional.schema(), in_place);
   if (!matched.has_value() || written.empty()) return std::nullopt;
+  const bool generated = !in_place && form.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+                         !form.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   return c10::KernelFunction::makeFromBoxedFunctor(
-      std::make_unique<DerivedKernel>(functional, rule, options, in_place, *matched, std::move(written)));
+      std::make_unique<DerivedKernel>(functional, rule, options, in_place, generated, *matched, std::move(written)));
 }
 
 }  // namespace ddpopt

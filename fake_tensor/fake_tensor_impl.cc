@@ -47,10 +47,11 @@ const c10::Storage& FakeStorageImpl::meta() {
   return meta_;
 }
 
-void FakeStorageImpl::TakeSizeOfMeta() {
-  if (!meta_ || meta_.nbytes() == nbytes()) return;
+bool FakeStorageImpl::TakeSizeOfMeta() {
+  if (!meta_ || meta_.nbytes() == nbytes()) return false;
   set_nbytes(meta_.nbytes());
   Forget();
+  return true;
 }
 
 FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
@@ -79,6 +80,11 @@ bool FakeTensorImpl::CopyBack(const at::Tensor& meta, const c10::Storage& fake_s
     const c10::Device claimed_device = *device_opt_;
     set_storage_and_dtype(fake_storage, meta.dtype());
     device_opt_ = claimed_device;
+    changed = true;
+  }
+  if (is_conj() != meta.is_conj() || is_neg() != meta.is_neg()) {
+    _set_conj(meta.is_conj());
+    _set_neg(meta.is_neg());
     changed = true;
   }
   if (sizes() != meta.sizes() || strides() != meta.strides() || storage_offset() != meta.storage_offset()) {

@@ -45,8 +45,8 @@ class FakeStorageImpl final : public c10::StorageImpl {
 
   const c10::Storage& meta();
   bool has_meta() const { return static_cast<bool>(meta_); }
-  // After kernels resized the twin.
-  void TakeSizeOfMeta();
+  // After kernels may have resized the twin; whether they did.
+  bool TakeSizeOfMeta();
 
   const KnownData* known() const { return known_.get(); }
   KnownData* mutable_known() { return known_.get(); }

@@ -134,8 +134,13 @@ class FakeTensorMode::Call {
       key.emplace(op_, info_, *stack_, first_, num_args_);
     }
     CheckModes(*key);
-    if (info_.masks) RefuseMasks(*key);
-    const bool follow_constants = key->all_known() && !info_.random && !info_.writes_any;
+    if (info_.masks && HasMasks()) {
+      // A mask selects as many elements as it has ones.
+      CountBypass("dynamic output shape");
+      OfConstants();
+      return;
+    }
+    const bool follow_constants = key->all_known() && !info_.random && !info_.uninitialized && !info_.writes_any;
     torch::jit::Stack values;
     if (follow_constants) values.assign(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
     // Writes end what is known of data; those that build a torch::tensor() step by step add to it.
@@ -215,7 +220,7 @@ class FakeTensorMode::Call {
   void RunRule() {
     const KernelsOnly guard;
     MetaCall call(mode_.shared_from_this(), op_, info_);
-    if (info_.way == OpInfo::Way::kRule) {
+    if (info_.way != OpInfo::Way::kNoRule) {
       call.Run(stack_);
     } else if (mode_.options_.allow_fallback_kernels) {
       call.RunOnZeros(stack_);
@@ -283,7 +288,10 @@ class FakeTensorMode::Call {
       }
       return;
     }
-    if (info_.way == OpInfo::Way::kDynamicShape) ThrowDynamicShape("");
+    if (info_.way == OpInfo::Way::kDynamicShape || info_.masks) {
+      Throw<DynamicOutputShape>(NameOf(op_), info_.masks ? ": with a mask," : ":",
+                                " the shape of its result depends on data, which a fake tensor doesn't have", Operands());
+    }
     Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have",
                                Operands());
   }
@@ -294,11 +302,13 @@ class FakeTensorMode::Call {
     std::optional<bool> result;
     if (a.is_same(b)) {
       result = true;  // as if there were no NaN
-    } else if (a.sizes() != b.sizes()) {
-      result = false;
     }
     if (!result.has_value()) {
       if (RunOnConstants()) return;
+      if (info_.own != nullptr) {
+        RunRule();
+        return;
+      }
       Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: whether two different fake tensors hold equal values isn't known", Operands());
     }
     torch::jit::drop(*stack_, 2);
@@ -316,20 +326,16 @@ class FakeTensorMode::Call {
     return text;
   }
 
-  [[noreturn]] void ThrowDynamicShape(const char* how) const {
-    Throw<DynamicOutputShape>(NameOf(op_), ": ", how, "the shape of its result depends on data, which a fake tensor doesn't have", Operands());
-  }
-
-  // A mask selects as many elements as it has ones.
-  void RefuseMasks(const CallKey& key) {
+  bool HasMasks() const {
     bool masks = false;
     for (std::size_t i = 0; i < num_args_; ++i) {
-      if (!(*stack_)[first_ + i].isOptionalTensorList() && !(*stack_)[first_ + i].isTensorList()) continue;
-      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& index) {
+      const IValue& value = (*stack_)[first_ + i];
+      if (!value.isOptionalTensorList() && !value.isTensorList()) continue;
+      ForEachTensor(value, [&](const at::Tensor& index) {
         masks |= index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
       });
     }
-    if (masks && !key.all_known()) ThrowDynamicShape("with a mask, ");
+    return masks;
   }
 
   void ForgetWritten() {

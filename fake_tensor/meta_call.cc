@@ -34,6 +34,20 @@ class KeepGenerator {
   at::Tensor state_;
 };
 
+// Meta kernels of views don't look at the storage's size; real ones do.
+void CheckInBounds(const at::Tensor& view) {
+  int64_t end = 1;
+  for (int64_t i = 0; i < view.dim(); ++i) {
+    if (view.size(i) == 0) return;
+    end += (view.size(i) - 1) * view.stride(i);
+  }
+  const int64_t itemsize = static_cast<int64_t>(view.itemsize());
+  const int64_t wanted = (view.storage_offset() + end) * itemsize;
+  TORCH_CHECK(wanted <= static_cast<int64_t>(view.storage().nbytes()), "setStorage: sizes ", view.sizes(), ", strides ", view.strides(),
+              ", storage offset ", view.storage_offset(), ", and itemsize ", itemsize, " requiring a storage size of ", wanted,
+              " are out of bounds for storage of size ", view.storage().nbytes());
+}
+
 }  // namespace
 
 void ThrowNoRule(const c10::OperatorHandle& op, const std::string& why) {
@@ -86,16 +100,17 @@ void MetaCall::RunOnZeros(torch::jit::Stack* stack) {
 void MetaCall::Finish(torch::jit::Stack* stack) {
   for (const Input& input : inputs_) {
     if (!input.written || input.impl == nullptr) continue;
+    if (info_.writes_metadata_only) CheckInBounds(input.inner);
     changed_metadata_ |= input.impl->CopyBack(input.inner, FakeStorageOver(input.inner.storage()));
-    if (!info_.writes_metadata_only) input.impl->fake_storage_impl()->Forget();
     if (zeros_) {
       FakeStorageImpl* storage = input.impl->fake_storage_impl();
       if (storage->nbytes() != input.inner.storage().nbytes()) {
         if (storage->has_meta()) storage->meta().unsafeGetStorageImpl()->set_nbytes(input.inner.storage().nbytes());
         storage->set_nbytes(input.inner.storage().nbytes());
+        changed_metadata_ = true;
       }
     } else {
-      input.impl->fake_storage_impl()->TakeSizeOfMeta();
+      changed_metadata_ |= input.impl->fake_storage_impl()->TakeSizeOfMeta();
     }
     if (info_.bumps_versions) input.impl->bump_version();
   }
@@ -250,6 +265,7 @@ at::Tensor MetaCall::ToFake(const at::Tensor& inner) {
   }
   c10::intrusive_ptr<FakeTensorImpl> impl;
   if (base != nullptr) {
+    CheckInBounds(inner);
     impl = c10::make_intrusive<FakeTensorImpl>(base->fake_storage(), base->device(), base->key_set(), inner.dtype(), mode_);
   } else {
     impl = c10::make_intrusive<FakeTensorImpl>(FakeStorageOver(inner.storage()), devices_.Result(), inner.dtype(), mode_);

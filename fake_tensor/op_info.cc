@@ -2,6 +2,8 @@
 
 #include <initializer_list>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "ATen/core/enum_tag.h"
 #include "ATen/core/function_schema.h"
@@ -57,13 +59,13 @@ OpInfo::Devices DevicesOf(absl::string_view name) {
   return OpInfo::Devices::kOne;
 }
 
-// Arithmetic where a Scalar takes part in type promotion by its kind and is a mere number otherwise. Optimizers pass other ones each step.
+// Arithmetic where a floating-point Scalar takes part in type promotion by its kind and is a mere number otherwise. Optimizers pass other
+// ones each step.
 bool IgnoresScalarValues(absl::string_view name) {
   absl::ConsumePrefix(&name, "_foreach_");
   absl::ConsumeSuffix(&name, "_");
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
-      "add", "sub", "mul", "div", "rsub", "addcmul", "addcdiv", "lerp", "addmm", "addmv", "addbmm", "baddbmm", "addr", "clamp", "clamp_min",
-      "clamp_max", "lt", "le", "gt", "ge", "eq", "ne",
+      "add", "sub", "mul", "div", "rsub", "addcmul", "addcdiv", "lerp",
   };
   return names.contains(name);
 }
@@ -112,6 +114,7 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   info.devices = DevicesOf(name);
   info.bumps_versions = absl::StartsWith(name, "_foreach_");
   info.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  info.uninitialized = absl::StartsWith(name, "empty") || absl::StartsWith(name, "new_empty") || absl::StartsWith(name, "_empty");
   info.masks = name == "index" || name == "_unsafe_index";
   if (info.writes_any && (op.hasTag(at::Tag::inplace_view) || name == "resize_" || name == "set_" || name == "resize_as_" ||
                           name == "detach_")) {
@@ -182,8 +185,11 @@ bool MentionsTensor(const c10::TypePtr& type) {
 
 const OpInfo& InfoOf(const c10::OperatorHandle& op) {
   thread_local absl::flat_hash_map<const c10::FunctionSchema*, std::unique_ptr<OpInfo>> infos;
+  thread_local std::vector<std::unique_ptr<OpInfo>> retired;
   thread_local uint64_t epoch = 0;
   if (epoch != RulesEpoch()) {
+    // Calls under way still hold references.
+    for (auto& [schema, info] : infos) retired.push_back(std::move(info));
     infos.clear();
     ResolveRules();
     epoch = RulesEpoch();

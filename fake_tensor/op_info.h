@@ -42,6 +42,7 @@ struct OpInfo {
   bool cacheable = true;           // the result follows from what a cache key holds
   const char* bypass = "";         // why it isn't
   bool random = false;             // draws from a generator
+  bool uninitialized = false;      // its result holds anything
   bool writes_any = false;
   bool writes_metadata_only = false;  // t_() and the like: data stay as they are
   bool bumps_versions = false;     // changes its arguments through the operators it calls, which count the change
@@ -50,11 +51,11 @@ struct OpInfo {
   c10::SmallVector<std::size_t, 2> dropped_args;  // which become None: generators, pinning
   c10::SmallVector<bool, 8> writes;               // per argument
   c10::SmallVector<bool, 8> hidden_writes;        // per argument: running statistics, which schemas don't tell of
-  c10::SmallVector<bool, 8> value_irrelevant;     // per argument: scalars whose value, other than their kind, changes nothing in the result
+  c10::SmallVector<bool, 8> value_irrelevant;     // per argument: floats whose value, unless large, changes nothing but data
   enum class Makes : uint8_t { kNothing, kEmpty, kScalarTensor, kFill } makes = Makes::kNothing;  // steps in which torch::tensor() is made
 };
 
-// Thread-safe; the reference is valid until the thread's next call after a new rule was registered.
+// Thread-safe; the reference is valid as long as the thread runs.
 const OpInfo& InfoOf(const c10::OperatorHandle& op);
 
 bool MentionsTensor(const c10::TypePtr& type);

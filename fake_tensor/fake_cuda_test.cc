@@ -1,0 +1,180 @@
+#include "fake_tensor/fake_cuda.h"
+
+#include <string>
+#include <vector>
+
+#include "ATen/Context.h"
+#include "ATen/Functions.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/autocast_mode.h"
+#include "base/status.h"
+#include "fake_tensor/fake_errors.h"
+#include "fake_tensor/fake_kernel.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/nn/modules/linear.h"
+
+namespace ddpopt {
+namespace {
+
+using at::Tensor;
+using ::testing::HasSubstr;
+
+const at::Device kCuda0(at::kCUDA, 0);
+
+class FakeCudaTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { EnableFakeCuda(); }
+  const std::shared_ptr<FakeTensorMode> mode_ = FakeTensorMode::Create();
+};
+
+TEST_F(FakeCudaTest, TheProcessHasCuda) {
+  EXPECT_TRUE(at::hasCUDA());
+  EnableFakeCuda();
+  at::manual_seed(1);
+}
+
+TEST_F(FakeCudaTest, CudaIsCudaZero) {
+  ModeGuard guard(mode_);
+  EXPECT_EQ(at::ones({2}, at::Device(at::kCUDA)).device(), kCuda0);
+  EXPECT_EQ(at::ones({2}).to(at::kCUDA).device(), kCuda0);
+  EXPECT_EQ(at::ones({2}).cuda().device(), kCuda0);
+  EXPECT_TRUE(at::ones({2}).cuda().is_cuda());
+  EXPECT_EQ(at::ones({2}).cuda().cpu().device(), at::Device(at::kCPU));
+  EXPECT_EQ((at::ones({2}, at::Device(at::kCUDA)) + at::ones({2}, kCuda0)).device(), kCuda0);
+  EXPECT_EQ(at::ones({2}).cuda().new_zeros({3}).device(), kCuda0);
+}
+
+TEST_F(FakeCudaTest, ForwardAndBackward) {
+  ModeGuard guard(mode_);
+  const auto options = at::TensorOptions().device(at::kCUDA);
+  const Tensor w1 = at::randn({8, 4}, options).requires_grad_();
+  const Tensor w2 = at::randn({3, 8}, options).requires_grad_();
+  const Tensor x = at::randn({5, 4}, options);
+  for (int step = 0; step < 2; ++step) {
+    Tensor h = at::gelu(at::linear(x, w1));
+    // select's backward makes its zeros on autograd's own thread.
+    const Tensor loss = at::cross_entropy_loss(at::linear(h, w2), at::ones({5}, options.dtype(at::kLong))) + h.select(0, 1).sum() +
+                        h.slice(0, 1, 3).mean();
+    EXPECT_EQ(loss.device(), kCuda0);
+    loss.backward();
+  }
+  for (const Tensor& w : {w1, w2}) {
+    ASSERT_TRUE(w.grad().defined());
+    EXPECT_TRUE(IsFake(w.grad()));
+    EXPECT_EQ(w.grad().device(), kCuda0);
+    EXPECT_EQ(w.grad().sizes(), w.sizes());
+  }
+}
+
+TEST_F(FakeCudaTest, ConvolutionAndNorms) {
+  ModeGuard guard(mode_);
+  const auto options = at::TensorOptions().device(at::kCUDA);
+  const Tensor w = at::randn({4, 3, 3, 3}, options).requires_grad_();
+  const Tensor y = at::conv2d(at::randn({2, 3, 8, 8}, options), w, {}, 1, 1);
+  const Tensor z = at::layer_norm(at::max_pool2d(at::relu(y), 2), {4, 4}).sum();
+  const auto grads = torch::autograd::grad({z}, {w});
+  EXPECT_EQ(grads[0].device(), kCuda0);
+  EXPECT_EQ(grads[0].sizes(), w.sizes());
+}
+
+TEST_F(FakeCudaTest, ModulesMove) {
+  ModeGuard guard(mode_);
+  torch::nn::Linear net(4, 3);
+  net->to(at::Device(at::kCUDA));
+  EXPECT_EQ(net->weight.device(), kCuda0);
+  EXPECT_TRUE(net->weight.requires_grad() && net->weight.is_leaf());
+  EXPECT_EQ(net->parameters()[0].device(), kCuda0);
+  const Tensor y = net->forward(at::ones({2, 4}, kCuda0));
+  EXPECT_EQ(y.device(), kCuda0);
+  y.sum().backward();
+  EXPECT_EQ(net->weight.grad().device(), kCuda0);
+  net->to(at::kHalf);
+  EXPECT_EQ(net->bias.scalar_type(), at::kHalf);
+}
+
+TEST_F(FakeCudaTest, AutocastGoesByTheFakeDevice) {
+  ModeGuard guard(mode_);
+  const Tensor cpu = at::randn({4, 4});
+  const Tensor cuda = cpu.cuda();
+  at::autocast::set_autocast_enabled(at::kCUDA, true);
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kHalf);
+  at::autocast::set_autocast_cache_enabled(false);
+  EXPECT_EQ(at::mm(cuda, cuda).scalar_type(), at::kHalf);
+  EXPECT_EQ(at::mm(cpu, cpu).scalar_type(), at::kFloat);
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(at::mm(cuda, cuda).scalar_type(), at::kFloat);
+  EXPECT_EQ(at::mm(cpu, cpu).scalar_type(), at::kBFloat16);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::set_autocast_cache_enabled(true);
+}
+
+TEST_F(FakeCudaTest, RealTensorsOnItFail) { EXPECT_THROW(at::ones({2}, at::Device(at::kCUDA)), c10::Error); }
+
+TEST_F(FakeCudaTest, DevicesThatDoNotGoTogether) {
+  ModeGuard guard(mode_);
+  const Tensor cpu = at::ones({2});
+  const Tensor cuda = cpu.cuda();
+  EXPECT_THROW(cpu + cuda, FakeDeviceMismatch);
+  EXPECT_THROW(at::cat({cpu, cuda}), FakeDeviceMismatch);
+  EXPECT_THROW(cpu.add_(cuda), FakeDeviceMismatch);
+  EXPECT_THROW(cpu + at::scalar_tensor(1).cuda(), FakeDeviceMismatch) << "a number on CUDA doesn't go to the CPU";
+  EXPECT_THROW(at::scalar_tensor(1.0).add_(cuda.sum()), FakeDeviceMismatch) << "the written tensor decides";
+  EXPECT_THROW(cpu.index({at::ones({1}, cuda.options().dtype(at::kLong))}), FakeDeviceMismatch);
+  try {
+    at::mm(at::ones({2, 2}), at::ones({2, 2}, kCuda0));
+    FAIL();
+  } catch (const FakeDeviceMismatch& error) {
+    EXPECT_THAT(ExceptionMessage(error), ::testing::AllOf(HasSubstr("aten::mm"), HasSubstr("mat2"), HasSubstr("cuda:0"), HasSubstr("cpu"),
+                                                          HasSubstr("same device")));
+  }
+}
+
+TEST_F(FakeCudaTest, DevicesThatGoTogether) {
+  ModeGuard guard(mode_);
+  const Tensor cpu = at::ones({3, 3});
+  const Tensor cuda = cpu.cuda();
+  const Tensor row = at::ones({3}).cuda();
+  const Tensor number = at::scalar_tensor(2.0);
+  const Tensor index = at::ones({1}, at::kLong);
+  EXPECT_EQ((cuda + number).device(), kCuda0);
+  EXPECT_EQ((number + cuda).device(), kCuda0);
+  EXPECT_EQ(at::where(cuda > 0, cuda, number).device(), kCuda0);
+  EXPECT_TRUE(cuda.add_(number).is_same(cuda));
+  EXPECT_TRUE(cuda.copy_(cpu).is_same(cuda));
+  EXPECT_EQ(cpu.copy_(cuda).device(), at::Device(at::kCPU));
+  EXPECT_EQ(cuda.index({index}).device(), kCuda0);
+  Tensor indexed = cuda;
+  EXPECT_TRUE(at::index_put_(indexed, {index}, number).is_same(cuda));
+  EXPECT_EQ(at::diagonal_scatter(cpu, row).device(), at::Device(at::kCPU));
+  EXPECT_EQ(at::select_scatter(cuda, at::ones({3}), 0, 0).device(), kCuda0);
+  EXPECT_TRUE(cuda.fill_(number).is_same(cuda));
+  at::_foreach_copy_({cpu}, {cuda});
+  EXPECT_EQ(cuda.to(cpu.options()).device(), at::Device(at::kCPU));
+}
+
+TEST_F(FakeCudaTest, RulesSeeTheClaimedDevice) {
+  static at::Device seen(at::kCPU);
+  RegisterFakeKernel("special_bessel_j1", [](const Tensor& self) {
+    seen = ClaimedDevice();
+    return at::empty_like(self);
+  });
+  ModeGuard guard(mode_);
+  at::special_bessel_j1(at::ones({2}, kCuda0));
+  EXPECT_EQ(seen, kCuda0);
+  EXPECT_EQ(ClaimedDevice(), at::Device(at::kCPU));
+}
+
+TEST_F(FakeCudaTest, AMovedConstantIsNoLongerKnown) {
+  ModeGuard guard(mode_);
+  const Tensor moved = at::scalar_tensor(3).cuda();
+  EXPECT_EQ(moved.device(), kCuda0);
+  EXPECT_THROW(moved.item(), DataDependentOutput);
+}
+
+}  // namespace
+}  // namespace ddpopt

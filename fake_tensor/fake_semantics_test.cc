@@ -1,0 +1,406 @@
+// What fake tensors are, beside single operators: conversion, memory, autograd, modes that meet, what stays untouched.
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ATen/CPUGeneratorImpl.h"
+#include "ATen/Functions.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/autocast_mode.h"
+#include "ATen/core/grad_mode.h"
+#include "base/status.h"
+#include "c10/core/InferenceMode.h"
+#include "fake_tensor/fake_errors.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/library.h"
+#include "torch/nn/modules/container/sequential.h"
+#include "torch/nn/modules/batchnorm.h"
+#include "torch/nn/modules/linear.h"
+#include "torch/serialize.h"
+
+namespace ddpopt {
+namespace {
+
+using at::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+template <typename Fn>
+std::string ErrorOf(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception& error) {
+    return ExceptionMessage(error);
+  }
+  return "no error";
+}
+
+const c10::StorageImpl* StorageOf(const Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
+
+class FakeSemanticsTest : public ::testing::Test {
+ protected:
+  static std::shared_ptr<FakeTensorMode> With(void (*set)(FakeTensorModeOptions&)) {
+    FakeTensorModeOptions options;
+    set(options);
+    return FakeTensorMode::Create(options);
+  }
+  const std::shared_ptr<FakeTensorMode> mode_ = FakeTensorMode::Create();
+};
+
+// Conversion.
+
+TEST_F(FakeSemanticsTest, AViewsStorageIsFakedWhole) {
+  const Tensor base = at::ones({100});
+  const Tensor fake = mode_->FromReal(base.slice(0, 10, 20));
+  EXPECT_EQ(fake.storage().nbytes(), 400);
+  EXPECT_EQ(fake.storage_offset(), 10);
+  EXPECT_EQ(StorageOf(fake), StorageOf(mode_->FromReal(base)));
+}
+
+TEST_F(FakeSemanticsTest, AViewStaysBoundToItsBase) {
+  const Tensor base = at::ones({4, 5}).requires_grad_();
+  const Tensor view = base.select(0, 1);
+  const Tensor fake_base = mode_->FromReal(base);
+  const Tensor fake_view = mode_->FromReal(view);
+  EXPECT_TRUE(fake_view.is_view());
+  EXPECT_TRUE(fake_view._base().is_same(fake_base));
+  ModeGuard guard(mode_);
+  EXPECT_EQ(torch::autograd::grad({fake_view.sum()}, {fake_base})[0].sizes(), base.sizes());
+  const Tensor fake_plain = mode_->FromReal([&] {
+    DisableModesGuard off(Mode::Level::kPostAutograd);
+    return at::ones({4, 5}).t();
+  }());
+  EXPECT_EQ(fake_plain.strides(), at::IntArrayRef({1, 5}));
+  const auto version = fake_plain._version();
+  Tensor(fake_plain._base()).add_(1);
+  EXPECT_EQ(fake_plain._version(), version + 1);
+}
+
+TEST_F(FakeSemanticsTest, GradsAreConvertedToo) {
+  const Tensor p = at::ones({3}).requires_grad_();
+  p.mutable_grad() = at::ones({3});
+  const Tensor fake = mode_->FromReal(p);
+  ASSERT_TRUE(fake.grad().defined());
+  EXPECT_TRUE(IsFake(fake.grad()));
+  EXPECT_TRUE(fake.grad().is_same(mode_->FromReal(p.grad())));
+  EXPECT_FALSE(IsFake(p.grad()));
+}
+
+TEST_F(FakeSemanticsTest, ChangesOfAFakeDoNotReachTheMemo) {
+  const Tensor real = at::ones({2, 3});
+  const Tensor fake = mode_->FromReal(real);
+  fake.t_();
+  EXPECT_EQ(mode_->FromReal(real).sizes(), real.sizes());
+  const Tensor resized = mode_->FromReal(real);
+  resized.resize_({100});
+  EXPECT_EQ(mode_->FromReal(real).sizes(), real.sizes());
+  EXPECT_EQ(mode_->FromReal(real).storage().nbytes(), real.storage().nbytes());
+  const Tensor other = at::ones({7});
+  mode_->FromReal(other).set_data(mode_->FromReal(real));
+  EXPECT_EQ(mode_->FromReal(other).sizes(), other.sizes());
+}
+
+TEST_F(FakeSemanticsTest, LayoutsDtypesAndBitsArekept) {
+  const std::vector<Tensor> reals = {
+      at::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast),
+      at::ones({2, 3}, at::kBFloat16).t(),
+      at::ones({2, 3}, at::kHalf).expand({5, 2, 3}),
+      at::ones({0, 3}),
+      at::empty_strided({2, 3}, {10, 2}),
+      at::conj(at::ones({2}, at::kComplexFloat)),
+      at::imag(at::conj(at::ones({2}, at::kComplexFloat))),
+      at::ones({2}, at::kComplexFloat).view(at::kFloat),
+      at::scalar_tensor(3),
+  };
+  for (const Tensor& real : reals) {
+    for (const Tensor& fake : {mode_->FromReal(real), mode_->FromReal(real) + mode_->FromReal(real), mode_->FromReal(real).clone()}) {
+      EXPECT_EQ(fake.scalar_type(), real.scalar_type());
+      EXPECT_EQ(fake.sizes(), real.sizes());
+    }
+    const Tensor fake = mode_->FromReal(real);
+    EXPECT_EQ(fake.strides(), real.strides());
+    EXPECT_EQ(fake.is_conj(), real.is_conj());
+    EXPECT_EQ(fake.is_neg(), real.is_neg());
+    EXPECT_EQ((fake + fake).strides(), (real + real).strides());
+    EXPECT_EQ((fake + fake).is_conj(), (real + real).is_conj());
+    EXPECT_EQ(at::resolve_neg(at::resolve_conj(fake)).is_neg(), false);
+    EXPECT_EQ(at::resolve_conj(fake).strides(), at::resolve_conj(real).strides());
+  }
+}
+
+TEST_F(FakeSemanticsTest, SizeOneStridesAreTheRealOnes) {
+  const auto run = [](const Tensor& x) { return x.unsqueeze(0).expand({2, 1, 3}); };
+  const Tensor real = at::zeros({1, 3});
+  EXPECT_EQ(run(mode_->FromReal(real)).strides(), run(real).strides());
+  const Tensor expanded = at::zeros({1, 3}).expand({4, 3});
+  EXPECT_EQ(at::view_copy(mode_->FromReal(expanded), at::IntArrayRef{2, 2, 3}).strides(),
+            at::view_copy(expanded, at::IntArrayRef{2, 2, 3}).strides());
+}
+
+// Memory.
+
+TEST_F(FakeSemanticsTest, ResizeGrowsTheStorageOnce) {
+  const Tensor x = mode_->FromReal(at::ones({4}));
+  const Tensor view = x.slice(0, 1);
+  x.resize_({10});
+  EXPECT_EQ(view.storage().nbytes(), 40);
+  x.resize_({2});
+  EXPECT_EQ(x.storage().nbytes(), 40);
+  EXPECT_THAT(ErrorOf([&] { x.as_strided({100}, {1}); }), HasSubstr("out of bounds"));
+}
+
+TEST_F(FakeSemanticsTest, SetTakesStorages) {
+  const Tensor x = mode_->FromReal(at::ones({4}));
+  const Tensor y = mode_->FromReal(at::ones({6}));
+  x.set_(y.storage());
+  EXPECT_EQ(x.sizes(), at::IntArrayRef({6}));
+  EXPECT_EQ(StorageOf(x), StorageOf(y));
+  const Tensor z = mode_->FromReal(at::ones({1}));
+  z.set_(y.storage(), 2, {2, 2}, {2, 1});
+  EXPECT_EQ(z.storage_offset(), 2);
+  EXPECT_EQ(StorageOf(z), StorageOf(y));
+  z.set_();
+  EXPECT_EQ(z.numel(), 0);
+  const Tensor real = at::ones({4});
+  EXPECT_THAT(ErrorOf([&] { x.set_(real.storage()); }), HasSubstr("storage"));
+  EXPECT_THAT(ErrorOf([&] { real.set_(y.storage()); }), Not(HasSubstr("no error")));
+}
+
+TEST_F(FakeSemanticsTest, AliasesAreTold) {
+  const Tensor x = mode_->FromReal(at::ones({4}));
+  EXPECT_TRUE(x.is_alias_of(x.slice(0, 1)));
+  EXPECT_TRUE(x.is_alias_of(x.detach()));
+}
+
+// Any use of a fake's data is an error.
+TEST_F(FakeSemanticsTest, DataAreNowhere) {
+  const Tensor x = mode_->FromReal(at::ones({2, 2}));
+  ModeGuard guard(mode_);
+  for (const Tensor& fake : {x, x.t(), x + 1, at::zeros({2, 2})}) {
+    const auto no_data = HasSubstr("fake tensor");
+    EXPECT_THAT(ErrorOf([&] { fake.data_ptr(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.data_ptr<float>(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.const_data_ptr(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.accessor<float, 2>(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.storage().mutable_data(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] {
+                  std::ostringstream out;
+                  out << fake;
+                }),
+                no_data);
+    EXPECT_THAT(ErrorOf([&] {
+                  std::ostringstream out;
+                  torch::save(fake, out);
+                }),
+                no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.item(); }), Not(HasSubstr("no error")));
+  }
+}
+
+TEST_F(FakeSemanticsTest, IndexingByTensorIndex) {
+  ModeGuard guard(mode_);
+  Tensor x = at::zeros({3, 4});
+  const Tensor rows = at::ones({2}, at::kLong);
+  EXPECT_EQ(x.index({rows, at::indexing::Slice(1, 3)}).sizes(), at::IntArrayRef({2, 2}));
+  x.index_put_({at::indexing::Slice(), 1}, at::ones({3}));
+  x.index_put_({rows}, at::ones({2, 4}));
+  EXPECT_EQ(x._version(), 2);
+}
+
+// Modes that meet, and real tensors.
+
+TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
+  const auto a = With([](FakeTensorModeOptions& o) { o.label = "first"; });
+  const auto b = With([](FakeTensorModeOptions& o) { o.label = "second"; });
+  const Tensor x = a->FromReal(at::ones({3}));
+  const Tensor y = b->FromReal(at::ones({3}));
+  const auto both = AllOf(HasSubstr(a->Description()), HasSubstr(b->Description()), HasSubstr("'first'"), HasSubstr("'second'"));
+  EXPECT_THAT(ErrorOf([&] { at::add(x, y); }), both);
+  EXPECT_THAT(ErrorOf([&] { at::cat({x, y}); }), both);
+  EXPECT_THAT(ErrorOf([&] { b->FromReal(x); }), both);
+  EXPECT_THROW(at::add(x, y), NotOurFake);
+  ModeGuard guard(b);
+  EXPECT_THAT(ErrorOf([&] { x + 1; }), both);
+}
+
+TEST_F(FakeSemanticsTest, RealTensorsAreConvertedIfAllowed) {
+  const auto mode = With([](FakeTensorModeOptions& o) { o.allow_non_fake_inputs = true; });
+  const Tensor x = mode->FromReal(at::ones({3, 4}));
+  const Tensor real = at::ones({4, 5});
+  EXPECT_EQ(at::mm(x, real).sizes(), at::IntArrayRef({3, 5}));
+  EXPECT_TRUE(IsFake(at::cat({x, at::ones({1, 4})})));
+  EXPECT_FALSE(IsFake(real));
+  EXPECT_THROW(at::mm(mode_->FromReal(at::ones({3, 4})), real), NotOurFake);
+}
+
+TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
+  const auto mode = With([](FakeTensorModeOptions& o) { o.allow_non_fake_inputs = true; });
+  const Tensor x = mode->FromReal(at::ones({3, 4}));
+  const Tensor w = at::ones({4, 4}).requires_grad_();
+  const Tensor buffer = at::ones({3, 4});
+  EXPECT_THAT(ErrorOf([&] { at::mm(x, w); }), HasSubstr("fake gradient"));
+  EXPECT_THAT(ErrorOf([&] { buffer.add_(x); }), HasSubstr("written to"));
+  EXPECT_EQ(buffer._version(), 0);
+  const Tensor mean = at::zeros({4});
+  const Tensor var = at::ones({4});
+  EXPECT_THAT(ErrorOf([&] { at::batch_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false); }), HasSubstr("written to"));
+  {
+    at::NoGradGuard no_grad;
+    EXPECT_EQ(at::mm(x, w).sizes(), at::IntArrayRef({3, 4}));
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    ModeGuard guard(mode);
+    EXPECT_THAT(ErrorOf([&] { at::mm(x, w); }), HasSubstr("autocast"));
+    at::autocast::set_autocast_cache_enabled(false);
+    EXPECT_EQ(at::mm(x, w).scalar_type(), at::kBFloat16);
+    at::autocast::set_autocast_cache_enabled(true);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  at::autocast::clear_cache();
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_FALSE(IsFake(at::mm(w, w)));
+}
+
+TEST_F(FakeSemanticsTest, RandomOperatorsDrawNothing) {
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  const auto own = at::make_generator<at::CPUGeneratorImpl>(7);
+  const Tensor state = generator.get_state();
+  const Tensor own_state = own.get_state();
+  {
+    ModeGuard guard(mode_);
+    at::randn({3});
+    at::randint(5, {3});
+    at::randperm(4);
+    at::rand({2}, own);
+    at::zeros({4}).normal_(0, 1, own);
+    at::multinomial(at::ones({4}), 2, true, own);
+    at::dropout(at::ones({4}), 0.5, true);
+    at::bernoulli(at::ones({4}));
+  }
+  EXPECT_TRUE(at::equal(generator.get_state(), state));
+  EXPECT_TRUE(at::equal(own.get_state(), own_state));
+}
+
+// Modules.
+
+TEST_F(FakeSemanticsTest, ModulesMadeUnderTheMode) {
+  ModeGuard guard(mode_);
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 2));
+  for (const Tensor& p : net->parameters()) {
+    EXPECT_TRUE(IsFake(p));
+    EXPECT_TRUE(p.requires_grad() && p.is_leaf());
+  }
+  const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  ASSERT_NE(copy, nullptr);
+  EXPECT_EQ(ModeOf(copy->parameters()[0]), mode_.get()) << "copies stay in the mode";
+  EXPECT_NE(StorageOf(copy->parameters()[0]), StorageOf(net->parameters()[0]));
+  copy->to(at::kDouble);
+  EXPECT_EQ(copy->parameters()[0].scalar_type(), at::kDouble);
+  EXPECT_TRUE(copy->parameters()[0].requires_grad());
+  const Tensor y = copy->forward(at::ones({3, 4}, at::kDouble));
+  y.sum().backward();
+  EXPECT_EQ(copy->parameters()[0].grad().scalar_type(), at::kDouble);
+  EXPECT_FALSE(net->parameters()[0].grad().defined());
+  net->zero_grad();
+}
+
+// Autograd, inference mode.
+
+TEST_F(FakeSemanticsTest, ForwardModeDerivatives) {
+  ModeGuard guard(mode_);
+  const Tensor x = at::ones({3}).requires_grad_();
+  const Tensor first = torch::autograd::grad({x.pow(3).sum()}, {x}, {}, true, true)[0];
+  EXPECT_TRUE(first.requires_grad());
+  EXPECT_EQ(torch::autograd::grad({first.sum()}, {x})[0].sizes(), x.sizes()) << "twice";
+}
+
+TEST_F(FakeSemanticsTest, CompositesUnderInferenceMode) {
+  c10::InferenceMode inference;
+  ModeGuard guard(mode_);
+  const Tensor x = at::ones({2, 3, 4});
+  EXPECT_EQ(at::linear(x, at::ones({5, 4}), at::ones({5})).sizes(), at::IntArrayRef({2, 3, 5}));
+  EXPECT_EQ(at::matmul(x, x.transpose(1, 2)).sizes(), at::IntArrayRef({2, 3, 3}));
+  EXPECT_EQ(at::scaled_dot_product_attention(at::ones({1, 2, 3, 4}), at::ones({1, 2, 3, 4}), at::ones({1, 2, 3, 4})).sizes(),
+            at::IntArrayRef({1, 2, 3, 4}));
+  EXPECT_TRUE(IsFake(at::cross_entropy_loss(at::ones({2, 3}), at::ones({2}, at::kLong))));
+  EXPECT_TRUE((x + 1).is_inference());
+}
+
+TEST_F(FakeSemanticsTest, CompositesWithoutTheModePushed) {
+  const Tensor x = mode_->FromReal(at::ones({2, 3, 4}));
+  const Tensor w = mode_->FromReal(at::ones({5, 4}));
+  c10::InferenceMode inference;
+  EXPECT_EQ(at::linear(x, w).sizes(), at::IntArrayRef({2, 3, 5}));
+}
+
+// Operators without a rule.
+
+TORCH_LIBRARY(fake_semantics_test, m) {
+  m.def("ruleless(Tensor self) -> Tensor");
+  m.def("viewing(Tensor(a) self) -> Tensor(a)");
+  m.def("drawing(Tensor self, Generator? generator=None) -> Tensor", {at::Tag::nondeterministic_seeded});
+  m.def("composed(Tensor self) -> Tensor", [](const Tensor& self) { return self + at::ones({3}); });
+}
+int real_calls = 0;
+TORCH_LIBRARY_IMPL(fake_semantics_test, CPU, m) {
+  m.impl("ruleless", [](const Tensor& self) {
+    ++real_calls;
+    return at::cat({self, self}).t().contiguous().t();
+  });
+  m.impl("viewing", [](const Tensor& self) { return self.t(); });
+  m.impl("drawing", [](const Tensor& self, const std::optional<at::Generator>& generator) { return at::rand(self.sizes(), generator); });
+}
+Tensor Call(const char* name, const Tensor& x) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow((std::string("fake_semantics_test::") + name).c_str(), "")
+      .typed<Tensor(const Tensor&)>()
+      .call(x);
+}
+
+TEST_F(FakeSemanticsTest, AnOperatorWithoutARuleIsRefusedWithAdvice) {
+  const Tensor x = mode_->FromReal(at::ones({2, 3}));
+  EXPECT_THROW(Call("ruleless", x), UnsupportedOperator);
+  EXPECT_THAT(ErrorOf([&] { Call("ruleless", x); }), AllOf(HasSubstr("fake_semantics_test::ruleless"), HasSubstr("(Tensor self) -> Tensor"),
+                                                           HasSubstr("RegisterFakeKernel"), HasSubstr("allow_fallback_kernels")));
+  EXPECT_EQ(real_calls, 0);
+}
+
+TEST_F(FakeSemanticsTest, TheFallbackRunsTheRealKernelOnZeros) {
+  const auto mode = With([](FakeTensorModeOptions& o) { o.allow_fallback_kernels = true; });
+  const Tensor x = mode->FromReal(at::ones({2, 3}));
+  const Tensor y = Call("ruleless", x);
+  EXPECT_TRUE(IsFake(y));
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({4, 3}));
+  EXPECT_EQ(y.strides(), at::IntArrayRef({1, 4}));
+  EXPECT_EQ(real_calls, 1);
+  Call("ruleless", x);
+  EXPECT_EQ(real_calls, 1) << "cached";
+  const Tensor view = Call("viewing", x);
+  EXPECT_EQ(StorageOf(view), StorageOf(x));
+  EXPECT_EQ(view.sizes(), at::IntArrayRef({3, 2}));
+
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  const auto own = at::make_generator<at::CPUGeneratorImpl>(7);
+  const Tensor state = generator.get_state();
+  const Tensor own_state = own.get_state();
+  const auto drawing = c10::Dispatcher::singleton()
+                           .findSchemaOrThrow("fake_semantics_test::drawing", "")
+                           .typed<Tensor(const Tensor&, const std::optional<at::Generator>&)>();
+  EXPECT_TRUE(IsFake(drawing.call(x, std::nullopt)));
+  EXPECT_TRUE(IsFake(drawing.call(mode->FromReal(at::ones({5})), own)));
+  EXPECT_TRUE(at::equal(generator.get_state(), state));
+  EXPECT_TRUE(at::equal(own.get_state(), own_state));
+}
+
+TEST_F(FakeSemanticsTest, CompositionsAreRunOnFakes) {
+  const Tensor x = mode_->FromReal(at::ones({2, 3}));
+  c10::InferenceMode inference;
+  EXPECT_EQ(Call("composed", x).sizes(), x.sizes());
+}
+
+}  // namespace
+}  // namespace ddpopt
