@@ -74,6 +74,8 @@ class DerivedKernel final : public c10::OperatorKernel {
     TORCH_CHECK(results.size() == outs.size(), c10::toString(op.operator_name()), ": ", results.size(), " results for ", outs.size(),
                 " tensors to write to");
     for (std::size_t i = 0; i < outs.size(); ++i) {
+      TORCH_CHECK(!generated_ || results[i].defined(), c10::toString(op.operator_name()),
+                  ": Expected out tensor to have dtype nullptr (uninitialized)");
       if (outs[i].defined() && results[i].defined()) Fill(op, outs[i], results[i], inputs);
     }
 

@@ -244,8 +244,9 @@ TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
   const Tensor w = at::ones({4, 4}).requires_grad_();
   const Tensor buffer = at::ones({3, 4});
   EXPECT_THAT(ErrorOf([&] { at::mm(x, w); }), HasSubstr("fake gradient"));
+  const auto version = buffer._version();
   EXPECT_THAT(ErrorOf([&] { buffer.add_(x); }), HasSubstr("written to"));
-  EXPECT_EQ(buffer._version(), 0);
+  EXPECT_EQ(buffer._version(), version);
   const Tensor mean = at::zeros({4});
   const Tensor var = at::ones({4});
   EXPECT_THAT(ErrorOf([&] { at::batch_norm(x, {}, {}, mean, var, true, 0.1, 1e-5, false); }), HasSubstr("written to"));
@@ -254,7 +255,8 @@ TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
     EXPECT_EQ(at::mm(x, w).sizes(), at::IntArrayRef({3, 4}));
     at::autocast::set_autocast_enabled(at::kCPU, true);
     ModeGuard guard(mode);
-    EXPECT_THAT(ErrorOf([&] { at::mm(x, w); }), HasSubstr("autocast"));
+    // Autocast would keep the fake copy of the real weight.
+    EXPECT_THROW(at::mm(x, w), NotOurFake);
     at::autocast::set_autocast_cache_enabled(false);
     EXPECT_EQ(at::mm(x, w).scalar_type(), at::kBFloat16);
     at::autocast::set_autocast_cache_enabled(true);
@@ -274,7 +276,6 @@ TEST_F(FakeSemanticsTest, RandomOperatorsDrawNothing) {
     ModeGuard guard(mode_);
     at::randn({3});
     at::randint(5, {3});
-    at::randperm(4);
     at::rand({2}, own);
     at::zeros({4}).normal_(0, 1, own);
     at::multinomial(at::ones({4}), 2, true, own);

@@ -219,14 +219,24 @@ class FakeTensorMode::Call {
 
   void RunRule() {
     const KernelsOnly guard;
-    MetaCall call(mode_.shared_from_this(), op_, info_);
+    const bool may_fall_back = mode_.options_.allow_fallback_kernels && info_.own == nullptr;
     if (info_.way != OpInfo::Way::kNoRule) {
-      call.Run(stack_);
-    } else if (mode_.options_.allow_fallback_kernels) {
-      call.RunOnZeros(stack_);
-    } else {
-      ThrowNoRule(op_, "");
+      torch::jit::Stack arguments;
+      if (may_fall_back) arguments.assign(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
+      try {
+        MetaCall call(mode_.shared_from_this(), op_, info_);
+        call.Run(stack_);
+        changed_metadata_ = call.changed_metadata();
+        return;
+      } catch (const UnsupportedOperator&) {
+        if (!may_fall_back) throw;
+      }
+      stack_->resize(first_);
+      for (IValue& argument : arguments) stack_->push_back(std::move(argument));
     }
+    if (!may_fall_back) ThrowNoRule(op_, "");
+    MetaCall call(mode_.shared_from_this(), op_, info_);
+    call.RunOnZeros(stack_);
     changed_metadata_ = call.changed_metadata();
   }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/MemoryOverlap.h"
 #include "ATen/core/Generator.h"
 #include "ATen/core/List.h"
 #include "absl/strings/str_cat.h"
@@ -101,6 +102,7 @@ void MetaCall::Finish(torch::jit::Stack* stack) {
   for (const Input& input : inputs_) {
     if (!input.written || input.impl == nullptr) continue;
     if (info_.writes_metadata_only) CheckInBounds(input.inner);
+    if (info_.refuses_overlapping_out && input.is_out) at::assert_no_internal_overlap(input.inner);
     changed_metadata_ |= input.impl->CopyBack(input.inner, FakeStorageOver(input.inner.storage()));
     if (zeros_) {
       FakeStorageImpl* storage = input.impl->fake_storage_impl();
@@ -203,7 +205,7 @@ at::Tensor MetaCall::ToInner(const at::Tensor& tensor, std::size_t index, bool z
     inner = impl->Alias(InnerStorage(*impl, zeros), zeros ? c10::DispatchKey::CPU : c10::DispatchKey::Meta);
   }
   if (!by_address_.empty()) by_address_.emplace(tensor.unsafeGetTensorImpl(), inputs_.size());
-  inputs_.push_back({tensor, impl, inner, written, index});
+  inputs_.push_back({tensor, impl, inner, written, index, written && op_.schema().arguments()[index].kwarg_only()});
   return inner;
 }
 

@@ -41,6 +41,7 @@ class MetaCall {
     at::Tensor inner;      // what the kernel sees
     bool written;
     std::size_t index;     // of the argument
+    bool is_out;
   };
   struct KnownStorage {
     c10::Storage fake;

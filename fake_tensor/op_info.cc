@@ -144,13 +144,15 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     info.way = Way::kScalarOutput;
   } else if (!info.masks && (op.hasTag(at::Tag::dynamic_output_shape) || IsOneOf(full_name, {"aten::nonzero", "aten::masked_select"}))) {
     info.way = Way::kDynamicShape;
-  } else if (op.hasKernelForDispatchKey(DispatchKey::Meta)) {
+  } else if (op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+             op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional)) {
     info.way = Way::kRule;
   } else if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {
     info.way = Way::kComposite;
-  } else if (!op.hasComputedKernelForDispatchKey(DispatchKey::Meta)) {
+  } else {
     info.way = Way::kNoRule;
   }
+  info.refuses_overlapping_out = info.way == Way::kRule && info.own == nullptr && !absl::StartsWith(name, "fractional_max_pool");
   if (info.way != Way::kRule && info.way != Way::kNoRule) {
     info.cacheable = false;
     switch (info.way) {

@@ -45,6 +45,7 @@ struct OpInfo {
   bool uninitialized = false;      // its result holds anything
   bool writes_any = false;
   bool writes_metadata_only = false;  // t_() and the like: data stay as they are
+  bool refuses_overlapping_out = false;  // LibTorch's Meta kernel doesn't, unlike the real one
   bool bumps_versions = false;     // changes its arguments through the operators it calls, which count the change
   bool returns_views = false;      // by its schema
   c10::SmallVector<std::size_t, 2> device_args;   // which become meta
