@@ -60,6 +60,7 @@ int Run(const Flags& flags) {
   std::map<std::string, int> kinds;
   std::map<std::string, std::pair<int, int>> operators;  // passed, failed
   std::map<std::pair<std::string, std::string>, std::vector<FakeOpVerdict>> disagreements;
+  std::map<std::pair<std::string, std::string>, int> skips;  // by operator and reason
   const auto wanted = [&](absl::string_view op) {
     return flags.ops.empty() ||
            std::any_of(flags.ops.begin(), flags.ops.end(), [&](const std::string& part) { return absl::StrContains(op, part); });
@@ -77,6 +78,7 @@ int Run(const Flags& flags) {
       disagreements[{verdict.op, verdict.category}].push_back(verdict);
     } else {
       ++skipped;
+      ++skips[{verdict.op, verdict.detail}];
     }
   });
   if (!status.ok()) {
@@ -90,6 +92,7 @@ int Run(const Flags& flags) {
       std::printf("    %s %s\n", verdicts[i].id.c_str(), verdicts[i].detail.c_str());
     }
   }
+  for (const auto& [key, count] : skips) std::printf("%s: skipped, %d cases: %s\n", key.first.c_str(), count, key.second.c_str());
   for (const auto& [kind, count] : kinds) std::printf("%6d %s\n", count, kind.c_str());
   std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
   if (flags.json) {

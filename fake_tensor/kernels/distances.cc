@@ -5,7 +5,6 @@
 
 #include "ATen/ExpandUtils.h"
 #include "ATen/core/Tensor.h"
-#include "ATen/ops/_euclidean_dist.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
@@ -28,9 +27,13 @@ void CheckFloatOrDouble(const Tensor& tensor, const char* op) {
               tensor.scalar_type());
 }
 
-// A batch of matrices as a tensor of 3 dimensions.
-Tensor Batched(const Tensor& x, at::IntArrayRef batch) {
-  return x.expand(Joined(batch, {x.size(-2), x.size(-1)})).contiguous().view({Product(batch), x.size(-2), x.size(-1)});
+Tensor EuclideanDist(const Tensor& x1, const Tensor& x2) {
+  CheckMatrices(x1, "_euclidean_dist");
+  CheckMatrices(x2, "_euclidean_dist");
+  TORCH_CHECK(x1.size(-1) == x2.size(-1), "_euclidean_dist: both must have the same number of columns, not ", x1.size(-1), " and ",
+              x2.size(-1));
+  CheckSameDtype(x1, x2, "_euclidean_dist");
+  return Empty(Joined(at::infer_size(BatchSizes(x1), BatchSizes(x2)), {x1.size(-2), x2.size(-2)}), x1.options());
 }
 
 Tensor CdistForward(const Tensor& x1, const Tensor& x2, double p, std::optional<int64_t> compute_mode) {
@@ -49,10 +52,7 @@ Tensor CdistForward(const Tensor& x1, const Tensor& x2, double p, std::optional<
   if (Product(sizes) == 0 || x1.size(-1) == 0) return Empty(sizes, x1.options());
   CheckSameDtype(x1, x2, "cdist");
   if (p == 2 && (mode == 1 || (mode == 0 && (rows1 > 25 || rows2 > 25)))) {
-    // By matrix multiplication, which has its own dtypes and checks.
-    const Tensor distances =
-        Product(batch) == 1 ? at::_euclidean_dist(x1, x2) : at::_euclidean_dist(Batched(x1, batch), Batched(x2, batch));
-    return distances.view(sizes);
+    return Empty(sizes, x1.options());  // by matrix multiplication, which has kernels for other dtypes too
   }
   CheckFloatOrDouble(x1, "cdist");
   return Empty(sizes, x1.options());
@@ -85,6 +85,7 @@ Tensor PdistBackward(const Tensor& grad, const Tensor& self, double /*p*/, const
 }
 
 DDPOPT_FAKE_KERNELS(m) {
+  m.impl("_euclidean_dist", EuclideanDist);
   m.impl("_cdist_forward", CdistForward);
   m.impl("_cdist_backward", CdistBackward);
   m.impl("_pdist_forward", PdistForward);

@@ -103,7 +103,9 @@ Tensor& ComplexToComplexOut(const Tensor& self, IntArrayRef dim, int64_t normali
   return Fill(out, ComplexToComplex(self, dim, normalization, forward).sizes());
 }
 Tensor& RealToComplexOut(const Tensor& self, IntArrayRef dim, int64_t normalization, bool onesided, Tensor& out) {
-  TORCH_CHECK(onesided || out.is_complex(), "_fft_r2c: the whole spectrum needs a complex out=, not one of ", out.scalar_type());
+  const int64_t last = dim.empty() ? 0 : at::maybe_wrap_dim(dim.back(), self.dim());
+  const bool mirrored = !onesided && self.dim() > 0 && self.size(last) > 2;
+  TORCH_CHECK(!mirrored || out.is_complex(), "_fft_r2c: the whole spectrum needs a complex out=, not one of ", out.scalar_type());
   return Fill(out, RealToComplex(self, dim, normalization, onesided).sizes());
 }
 Tensor& ComplexToRealOut(const Tensor& self, IntArrayRef dim, int64_t normalization, int64_t last_dim_size, Tensor& out) {

@@ -2,12 +2,20 @@
 
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "ATen/MemoryOverlap.h"
+#include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
+#include "ATen/ops/_linalg_solve_ex.h"
 #include "ATen/ops/_linalg_svd.h"
 #include "ATen/ops/linalg_cross.h"
 #include "ATen/ops/linalg_lu.h"
 #include "ATen/ops/linalg_lu_factor_ex.h"
+#include "ATen/ops/linalg_lu_solve.h"
+#include "ATen/ops/renorm.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/linalg_shapes.h"
@@ -43,6 +51,54 @@ Tensor Cross(const Tensor& self, const Tensor& other, int64_t dim) {
   return result;
 }
 
+// What is solved from the right is solved conjugated and transposed; the result's conjugation stays to be done.
+void ConjugateFromRight(const Tensor& result, bool left) {
+  if (!left && result.is_complex() && result.numel() != 0) result._set_conj(!result.is_conj());
+}
+Tensor LuSolve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint) {
+  Tensor result = at::linalg_lu_solve(lu, pivots, b, left, adjoint);
+  ConjugateFromRight(result, left);
+  return result;
+}
+Tensor& LuSolveOut(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint, Tensor& out) {
+  at::linalg_lu_solve_out(out, lu, pivots, b, left, adjoint);
+  ConjugateFromRight(out, left);
+  return out;
+}
+std::tuple<Tensor, Tensor, Tensor, Tensor> SolveEx(const Tensor& a, const Tensor& b, bool left, bool check_errors) {
+  auto result = at::_linalg_solve_ex(a, b, left, check_errors);
+  ConjugateFromRight(std::get<0>(result), left);
+  return result;
+}
+std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> SolveExOut(const Tensor& a, const Tensor& b, bool left, bool check_errors, Tensor& result,
+                                                          Tensor& lu, Tensor& pivots, Tensor& info) {
+  at::_linalg_solve_ex_out(result, lu, pivots, info, a, b, left, check_errors);
+  for (const Tensor* out : {&result, &lu, &pivots, &info}) at::assert_no_internal_overlap(*out);
+  ConjugateFromRight(result, left);
+  return {result, lu, pivots, info};
+}
+
+Tensor Renorm(const Tensor& self, const at::Scalar& p, int64_t dim, const at::Scalar& maxnorm) {
+  Tensor result = at::renorm(self, p, dim, maxnorm);
+  at::maybe_wrap_dim(dim, self.dim());
+  CheckFloatingOrComplex(self, "renorm");
+  return result;
+}
+
+// out= tensors of linear algebra are filled by copies, which refuse memory that elements share.
+void CheckedOuts(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const std::size_t num_args = op.schema().arguments().size();
+  std::vector<Tensor> outs;
+  for (std::size_t i = 0; i < num_args; ++i) {
+    const c10::Argument& argument = op.schema().arguments()[i];
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+      outs.push_back((*stack)[stack->size() - num_args + i].toTensor());
+    }
+  }
+  op.callBoxed(stack);
+  for (const Tensor& out : outs) at::assert_no_internal_overlap(out);
+}
+
 constexpr FakeKernelOptions kStructured = {.out_dtype = FakeKernelOptions::OutDtype::kEqual};
 
 DDPOPT_FAKE_KERNELS(m) {
@@ -50,6 +106,15 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("linalg_lu_factor_ex", LuFactor, kStructured);
   m.impl("_linalg_svd", Svd, kStructured);
   m.impl("linalg_cross", Cross, kStructured);
+  m.impl("linalg_lu_solve", LuSolve);
+  m.impl("linalg_lu_solve.out", LuSolveOut);
+  m.impl("_linalg_solve_ex", SolveEx);
+  m.impl("_linalg_solve_ex.result", SolveExOut);
+  m.impl("renorm", Renorm, kStructured);
+  for (const char* name : {"linalg_inv_ex.inverse", "linalg_cholesky_ex.L", "_linalg_det.result", "_linalg_slogdet.sign",
+                           "_linalg_eigh.eigenvalues", "linalg_qr.out", "linalg_ldl_factor_ex.out", "linalg_ldl_solve.out"}) {
+    m.impl(name, CheckedOuts);
+  }
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ void CheckFactor(const Scalar& factor, c10::ScalarType dtype, const char* op) {
               " is complex, the tensors aren't");
 }
 
-// In place, elements may share memory.
+// In place, elements may share memory where the kernel doesn't copy.
 Tensor& CheckedInPlace(Tensor& self, const Tensor& result, const char* op) {
   TORCH_CHECK(self.sizes() == result.sizes(), op, ": self must have shape ", result.sizes(), ", not ", self.sizes());
   TORCH_CHECK(self.scalar_type() == result.scalar_type(), op, ": self must be ", result.scalar_type(), ", not ", self.scalar_type());
@@ -43,6 +43,12 @@ Tensor Mm(const Tensor& self, const Tensor& mat2) {
   CheckSameDtype(self, mat2, "mm");
   return product;
 }
+Tensor& MmOut(const Tensor& self, const Tensor& mat2, Tensor& out) {
+  at::mm_out(out, self, mat2);
+  CheckSameDtype(self, mat2, "mm");
+  at::assert_no_internal_overlap(out);
+  return out;
+}
 
 Tensor Addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha) {
   Tensor sum = at::addmm(self, mat1, mat2, beta, alpha);
@@ -50,6 +56,17 @@ Tensor Addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const S
   CheckFactor(beta, sum.scalar_type(), "addmm");
   CheckFactor(alpha, sum.scalar_type(), "addmm");
   return sum;
+}
+Tensor& AddmmInPlace(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha) {
+  CheckedInPlace(self, Addmm(self, mat1, mat2, beta, alpha), "addmm_");
+  at::assert_no_internal_overlap(self);
+  return self;
+}
+Tensor& AddmmOut(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  Addmm(self, mat1, mat2, beta, alpha);
+  at::addmm_out(out, self, mat1, mat2, beta, alpha);
+  at::assert_no_internal_overlap(out);
+  return out;
 }
 
 Tensor Bmm(const Tensor& self, const Tensor& mat2) {
@@ -68,9 +85,14 @@ Tensor Baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2, c
   }
   return sum;
 }
-
 Tensor& BaddbmmInPlace(Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha) {
   return CheckedInPlace(self, Baddbmm(self, batch1, batch2, beta, alpha), "baddbmm_");
+}
+Tensor& BaddbmmOut(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  Baddbmm(self, batch1, batch2, beta, alpha);
+  at::baddbmm_out(out, self, batch1, batch2, beta, alpha);
+  at::assert_no_internal_overlap(out);
+  return out;
 }
 
 // The kernel adds into `out`, whatever its dtype was, batch by batch.
@@ -121,15 +143,26 @@ Tensor Vdot(const Tensor& self, const Tensor& other) {
   return !self.is_conj() && other.is_conj() ? product.conj() : product;
 }
 
+// Without columns, what is left is self times beta, in self's own shape.
+void ShrinkWithoutColumns(Tensor& out, const Tensor& self, const Tensor& mat, const Scalar& beta) {
+  if (mat.numel() == 0 && out.numel() != 0 && beta.toComplexDouble() != 0.0 && out.sizes() != self.sizes()) out.resize_(self.sizes());
+}
 Tensor Addmv(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha) {
   Tensor sum = at::addmv(self, mat, vec, beta, alpha);
   CheckFactor(beta, sum.scalar_type(), "addmv");
   CheckFactor(alpha, sum.scalar_type(), "addmv");
+  ShrinkWithoutColumns(sum, self, mat, beta);
   return sum;
 }
-
 Tensor& AddmvInPlace(Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha) {
   return CheckedInPlace(self, Addmv(self, mat, vec, beta, alpha), "addmv_");
+}
+Tensor& AddmvOut(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha, Tensor& out) {
+  Addmv(self, mat, vec, beta, alpha);
+  at::addmv_out(out, self, mat, vec, beta, alpha);
+  at::assert_no_internal_overlap(out);
+  ShrinkWithoutColumns(out, self, mat, beta);
+  return out;
 }
 
 // A factor must be of a kind of number that the result's dtype has.
@@ -256,18 +289,23 @@ constexpr FakeKernelOptions kBlasInto = {.out_dtype = FakeKernelOptions::OutDtyp
                                          .overlap = FakeKernelOptions::Overlap::kUnchecked};
 
 DDPOPT_FAKE_KERNELS(m) {
-  m.impl("mm", Mm, kBlas);
-  m.impl("addmm", Addmm, kBlas);
+  m.impl("mm", Mm);
+  m.impl("mm.out", MmOut);
+  m.impl("addmm", Addmm);
+  m.impl("addmm_", AddmmInPlace);
+  m.impl("addmm.out", AddmmOut);
   m.impl("bmm", Bmm, kBlasInto);
-  m.impl("baddbmm", Baddbmm, kBlas);
+  m.impl("baddbmm", Baddbmm);
   m.impl("baddbmm_", BaddbmmInPlace);
+  m.impl("baddbmm.out", BaddbmmOut);
   m.impl("addbmm", Addbmm);
   m.impl("addbmm_", AddbmmInPlace);
   m.impl("addbmm.out", AddbmmOut);
   m.impl("dot", Dot, kBlas);
   m.impl("vdot", Vdot, kBlas);
-  m.impl("addmv", Addmv, kBlas);
+  m.impl("addmv", Addmv);
   m.impl("addmv_", AddmvInPlace);
+  m.impl("addmv.out", AddmvOut);
   m.impl("addr", Addr);
   m.impl("addr_", AddrInPlace);
   m.impl("addr.out", AddrOut);
