@@ -11,6 +11,7 @@
 #include "ATen/ops/_local_scalar_dense.h"
 #include "ATen/ops/empty_strided.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/dispatch_keys.h"
 #include "c10/core/GradMode.h"
@@ -298,12 +299,24 @@ class FakeTensorMode::Call {
       }
       return;
     }
+    const std::string operands = Operands();
+    if (info_.own != nullptr) {
+      // Checks the operands as the real kernel does, and may know the result after all.
+      try {
+        RunRule();
+        return;
+      } catch (const DynamicOutputShape& error) {
+        Throw<DynamicOutputShape>(Named(error.what_without_backtrace()), operands);
+      } catch (const DataDependentOutput& error) {
+        Throw<DataDependentOutput>(Named(error.what_without_backtrace()), operands);
+      }
+    }
     if (info_.way == OpInfo::Way::kDynamicShape || info_.masks) {
       Throw<DynamicOutputShape>(NameOf(op_), info_.masks ? ": with a mask," : ":",
-                                " the shape of its result depends on data, which a fake tensor doesn't have", Operands());
+                                " the shape of its result depends on data, which a fake tensor doesn't have", operands);
     }
     Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have",
-                               Operands());
+                               operands);
   }
 
   void Equal() {
@@ -323,6 +336,11 @@ class FakeTensorMode::Call {
     }
     torch::jit::drop(*stack_, 2);
     torch::jit::push(*stack_, *result);
+  }
+
+  // A rule may call another operator that needs data (a mask as an index: nonzero()).
+  std::string Named(const char* message) const {
+    return absl::StartsWith(message, op_.schema().name()) ? message : absl::StrCat(NameOf(op_), ": ", message);
   }
 
   // "; operands: self (shape …)".

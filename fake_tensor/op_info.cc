@@ -138,13 +138,11 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     info.way = Way::kLift;
   } else if (IsOneOf(full_name, {"aten::_local_scalar_dense"})) {
     info.way = Way::kScalarOutput;
-  } else if (info.own != nullptr) {
-    info.way = Way::kRule;
   } else if (op.hasTag(at::Tag::data_dependent_output)) {
     info.way = Way::kScalarOutput;
   } else if (!info.masks && (op.hasTag(at::Tag::dynamic_output_shape) || IsOneOf(full_name, {"aten::nonzero", "aten::masked_select"}))) {
     info.way = Way::kDynamicShape;
-  } else if (op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+  } else if (info.own != nullptr || op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
              op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional)) {
     info.way = Way::kRule;
   } else if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {

@@ -101,7 +101,7 @@ DDPOPT_FAKE_KERNELS(m) {
   }
   for (const char* name :
        {"sort.values_stable", "pow.Scalar_out", "cumsum.out", "cumsum_", "cumprod.out", "cumprod_", "renorm.out", "renorm_", "tril.out",
-        "tril_", "triu.out", "triu_", "isin.Tensor_Tensor_out", "isin.Tensor_Scalar_out", "isin.Scalar_Tensor_out"}) {
+        "tril_", "triu.out", "triu_", "isin.Tensor_Scalar_out"}) {
     m.impl(name, CheckedOverlap, kThisForm);
   }
 }

@@ -8,6 +8,7 @@
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
 #include "c10/util/Exception.h"
+#include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -18,7 +19,7 @@ using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
 [[noreturn]] void RefuseShape(const char* op) {
-  TORCH_CHECK(false, "aten::", op, ": the shape of its result depends on data, which a fake tensor doesn't have");
+  fake_errors_internal::Throw<DynamicOutputShape>("aten::", op, ": the shape of its result depends on data, which a fake tensor doesn't have");
 }
 
 void CheckOutDtype(const Tensor& out, c10::ScalarType dtype, const char* op) {
@@ -93,7 +94,7 @@ Tensor RepeatInterleave(const Tensor& repeats, std::optional<int64_t> output_siz
 }
 
 [[noreturn]] void RefuseValue(const char* op) {
-  TORCH_CHECK(false, "aten::", op, ": data-dependent: its result needs data, which a fake tensor doesn't have");
+  fake_errors_internal::Throw<DataDependentOutput>("aten::", op, ": data-dependent: its result needs data, which a fake tensor doesn't have");
 }
 
 bool Equal(const Tensor& self, const Tensor& other) {

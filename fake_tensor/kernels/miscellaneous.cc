@@ -10,6 +10,7 @@
 #include "ATen/ops/result_type.h"
 #include "c10/core/DefaultDtype.h"
 #include "c10/util/Exception.h"
+#include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -70,7 +71,8 @@ std::tuple<Tensor, Tensor> PackPaddedSequence(const Tensor& input, const Tensor&
   TORCH_CHECK(input.numel() > 0 && input.dim() >= 2, "_pack_padded_sequence: nothing to pack in ", input.sizes());
   TORCH_CHECK(lengths.dim() == 1 && lengths.scalar_type() == at::kLong && lengths.size(0) == input.size(batch_first ? 0 : 1),
               "_pack_padded_sequence: a length for each sequence is wanted, not ", lengths.sizes(), " for ", input.sizes());
-  TORCH_CHECK(false, "aten::_pack_padded_sequence: the shape of its result depends on data, which a fake tensor doesn't have");
+  fake_errors_internal::Throw<DynamicOutputShape>(
+      "aten::_pack_padded_sequence: the shape of its result depends on data, which a fake tensor doesn't have");
 }
 
 constexpr FakeKernelOptions kNoOut = {.derive_out = false};
