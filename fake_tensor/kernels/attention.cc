@@ -7,6 +7,8 @@
 #include "ATen/ExpandUtils.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/_log_softmax_backward_data.h"
+#include "ATen/ops/_softmax_backward_data.h"
 #include "ATen/ops/empty_like.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
@@ -100,6 +102,18 @@ Tensor MaskedSoftmaxBackward(const Tensor& grad, const Tensor& output, const Ten
   return EmptyContiguousLike(grad);
 }
 
+// LibTorch's don't compare dtypes.
+Tensor SoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
+  TORCH_CHECK(grad_output.scalar_type() == output.scalar_type(), "_softmax_backward_data: expected ", grad_output.scalar_type(), ", found ",
+              output.scalar_type());
+  return at::_softmax_backward_data(grad_output, output, dim, input_dtype);
+}
+Tensor LogSoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
+  TORCH_CHECK(grad_output.scalar_type() == output.scalar_type(), "_log_softmax_backward_data: expected ", grad_output.scalar_type(),
+              ", found ", output.scalar_type());
+  return at::_log_softmax_backward_data(grad_output, output, dim, input_dtype);
+}
+
 std::tuple<Tensor, Tensor, Tensor> TransformBiasRescaleQkv(const Tensor& qkv, const Tensor& /*qkv_bias*/, int64_t num_heads) {
   const int64_t batch = qkv.size(0);
   const int64_t length = qkv.size(1);
@@ -158,6 +172,8 @@ Tensor TransformerEncoderLayer(const Tensor& src, int64_t embed_dim, int64_t num
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("_scaled_dot_product_flash_attention_for_cpu", FlashAttention);
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", FlashAttentionBackward);
+  m.impl("_softmax_backward_data", SoftmaxBackward);
+  m.impl("_log_softmax_backward_data", LogSoftmaxBackward);
   m.impl("_masked_softmax", MaskedSoftmax);
   m.impl("_masked_softmax_backward", MaskedSoftmaxBackward);
   m.impl("_transform_bias_rescale_qkv", TransformBiasRescaleQkv);

@@ -33,7 +33,15 @@ at::ScalarType ParameterType(const char* name, const Tensor& input, std::initial
 
 void CheckInput(const char* name, const Tensor& input, bool training) {
   TORCH_CHECK(input.dim() >= 2, name, ": expected at least 2 dimensions, got ", input.sizes());
+  TORCH_CHECK(c10::isFloatingType(input.scalar_type()), name, ": not for ", input.scalar_type());
   TORCH_CHECK(!training || input.numel() > 0, name, ": the input has no elements: ", input.sizes());
+}
+
+// Whether the real kernel takes its way for contiguous tensors, on which it looks at less.
+bool AllContiguous(const Tensor& input, std::initializer_list<const MaybeTensor*> tensors) {
+  bool contiguous = input.is_contiguous(input.suggest_memory_format());
+  for (const MaybeTensor* tensor : tensors) contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
+  return contiguous;
 }
 
 at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
@@ -42,13 +50,11 @@ at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const Ma
   TORCH_CHECK(training || Given(running_mean), name, ": evaluation needs running_mean");
   const at::ScalarType dtype = ParameterType(name, input, {&weight, &bias, &running_mean, &running_var});
   CheckInput(name, input, training);
-  bool contiguous = input.is_contiguous(input.suggest_memory_format());
-  for (const MaybeTensor* tensor : {&weight, &bias, &running_mean, &running_var})
-    contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
-  // Where all are contiguous, the real kernel doesn't look.
-  for (const MaybeTensor* tensor : {&weight, &bias}) {
-    TORCH_CHECK(contiguous || !Given(*tensor) || (*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1), name,
-                ": a parameter doesn't have ", input.size(1), " elements");
+  if (!AllContiguous(input, {&weight, &bias, &running_mean, &running_var})) {
+    for (const MaybeTensor* tensor : {&weight, &bias}) {
+      TORCH_CHECK(!Given(*tensor) || (*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1), name, ": a parameter doesn't have ",
+                  input.size(1), " elements");
+    }
   }
   return input.options().dtype(dtype);
 }
@@ -69,10 +75,11 @@ std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, co
   TORCH_CHECK(out.scalar_type() == input.scalar_type(), kName, ": out must be ", input.scalar_type());
   out.resize_(input.sizes());
   at::assert_no_internal_overlap(out);
+  if (!training && !AllContiguous(input, {&weight, &bias, &running_mean, &running_var})) return {out, save_mean, save_invstd};
   for (Tensor* saved : {&save_mean, &save_invstd}) {
     TORCH_CHECK(saved->dtype() == stats.dtype(), kName, ": saved statistics must be ", stats.dtype());
     if (training) saved->resize_({input.size(1)});
-    TORCH_CHECK(saved->dim() == 1, kName, ": saved statistics must be vectors, not ", saved->sizes());
+    TORCH_CHECK(saved->dim() == 1 || input.numel() == 0, kName, ": saved statistics must be vectors, not ", saved->sizes());
   }
   return {out, save_mean, save_invstd};
 }

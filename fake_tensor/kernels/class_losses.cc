@@ -32,7 +32,7 @@ void CheckMultiMargin(const char* name, const Tensor& self, const Tensor& target
   const int64_t samples = self.dim() == 2 ? self.size(0) : 1;
   const int64_t classes = self.dim() == 2 ? self.size(1) : self.numel();
   TORCH_CHECK(target.dim() <= 1 && target.numel() == samples, name, ": ", samples, " targets are wanted, not ", target.sizes());
-  CheckDtype(name, target, at::kLong);
+  if (self.numel() != 0) CheckDtype(name, target, at::kLong);
   if (!Given(weight)) return;
   TORCH_CHECK(weight->dim() <= 1 && weight->numel() == classes, name, ": ", classes, " weights are wanted, not ", weight->sizes());
   CheckDtype(name, *weight, self.scalar_type());
@@ -123,7 +123,10 @@ Tensor NllLoss2dBackwardContiguous(const Tensor& grad_output, const Tensor& self
     TORCH_CHECK(grad_output.dim() <= 1 && grad_output.numel() == 1, kName, ": grad_output must have one element, not ",
                 grad_output.sizes());
   }
-  if (self.numel() != 0) CheckDtype(kName, grad_output, self.scalar_type());
+  if (self.numel() != 0) {
+    CheckDtype(kName, grad_output, self.scalar_type());
+    CheckDtype(kName, total_weight, self.scalar_type());
+  }
   return EmptyContiguousLike(self);
 }
 

@@ -134,6 +134,11 @@ void CheckOneDnn(const Tensor& input, const Tensor& weight, const Call& call, co
   }
 }
 
+void CheckOneDnnDtype(const Tensor& tensor) {
+  TORCH_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf,
+              "convolution_backward: not for ", tensor.scalar_type(), " beside the input's dtype");
+}
+
 Tensor JoinGroups(const Tensor& one, int64_t dim, int64_t groups) { return at::cat(std::vector<Tensor>(groups, one), dim); }
 Tensor FirstGroup(const Tensor& tensor, int64_t dim, int64_t groups) {
   return groups == 1 ? tensor : at::narrow(tensor, dim, 0, tensor.size(dim) / groups);
@@ -205,13 +210,13 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
       const std::vector<int64_t> sizes = OutputSizes(input, weight, call);
       const MemoryFormat format = OneDnnFormat(input, weight);
       if (output_mask[0] || output_mask[1] || output_mask[2]) {
+        CheckOneDnnDtype(grad_output);
         CheckOneDnn(input, weight, call, sizes);
         TORCH_CHECK(grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ", grad_output.sizes(),
                     ", not ", IntArrayRef(sizes));
       }
       if (output_mask[0]) {
-        TORCH_CHECK(weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kHalf,
-                    "convolution_backward: the weight is ", weight.scalar_type(), ", the input ", input.scalar_type());
+        CheckOneDnnDtype(weight);
         grad_input = Empty(input.sizes(), grad_output.options(), format);
       }
       // The kernel for the bias gives the weight's gradient too, which is handed on as it is.

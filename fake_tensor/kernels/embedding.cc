@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/empty_like.h"
 #include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
@@ -27,9 +28,8 @@ void CheckFloating(const char* name, const Tensor& tensor) {
   TORCH_CHECK(c10::isFloatingType(tensor.scalar_type()), name, ": a floating dtype is wanted, not ", tensor.scalar_type());
 }
 
-void CheckSameIndex(const char* name, const Tensor& indices, const Tensor& offset2bag) {
-  TORCH_CHECK(offset2bag.scalar_type() == indices.scalar_type(), name, ": indices are ", indices.scalar_type(), ", offset2bag ",
-              offset2bag.scalar_type());
+void CheckSameIndex(const char* name, const Tensor& indices, const Tensor& bags) {
+  TORCH_CHECK(bags.scalar_type() == indices.scalar_type(), name, ": indices are ", indices.scalar_type(), ", bags ", bags.scalar_type());
 }
 
 void CheckContiguous(const char* name, const Tensor& tensor) {
@@ -73,14 +73,17 @@ Bags EmbeddingBag(const Tensor& weight, const Tensor& indices, const Tensor& off
   return {Empty({bags, weight.size(1)}, weight.options()), offset2bag, bag_size, max_indices};
 }
 
-Tensor EmbeddingBagDenseBackward(const Tensor& grad, const Tensor& indices, const Tensor& offset2bag, const Tensor& /*bag_size*/,
+Tensor EmbeddingBagDenseBackward(const Tensor& grad, const Tensor& indices, const Tensor& offset2bag, const Tensor& bag_size,
                                  const Tensor& /*maximum_indices*/, int64_t num_weights, bool /*scale_grad_by_freq*/, int64_t mode,
                                  const MaybeTensor& per_sample_weights, int64_t /*padding_idx*/) {
   constexpr const char* kName = "_embedding_bag_dense_backward";
   CheckFloating(kName, grad);
   CheckIndices(kName, indices);
   TORCH_CHECK(mode >= kSum && mode <= kMax, kName, ": mode must be 0 (sum), 1 (mean) or 2 (max), not ", mode);
-  if (mode != kMax && offset2bag.numel() != 0) CheckSameIndex(kName, indices, offset2bag);
+  if (mode != kMax) {
+    CheckSameIndex(kName, indices, offset2bag);
+    CheckSameIndex(kName, indices, bag_size);
+  }
   TORCH_CHECK(!Given(per_sample_weights) || (mode == kSum && per_sample_weights->scalar_type() == grad.scalar_type()), kName,
               ": per_sample_weights are for mode 0 (sum), of grad's dtype");
   return Empty({num_weights, grad.size(1)}, grad.options());
@@ -96,8 +99,9 @@ Tensor EmbeddingBagBackward(const Tensor& grad, const Tensor& indices, const Ten
   for (const Tensor* tensor : {&indices, &offsets, &offset2bag}) CheckContiguous("_embedding_bag_backward", *tensor);
   // Indices and offsets are brought to one dtype.
   const Tensor& index = indices.scalar_type() == at::kLong ? indices : offsets;
-  return EmbeddingBagDenseBackward(grad, index, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode,
-                                   per_sample_weights, padding_idx);
+  // Bags that weren't kept are found again.
+  return EmbeddingBagDenseBackward(grad, index, offset2bag.numel() == 0 ? index : offset2bag, bag_size, maximum_indices, num_weights,
+                                   scale_grad_by_freq, mode, per_sample_weights, padding_idx);
 }
 
 Tensor EmbeddingBagPerSampleWeightsBackward(const Tensor& grad, const Tensor& weight, const Tensor& indices, const Tensor& offsets,
@@ -110,7 +114,8 @@ Tensor EmbeddingBagPerSampleWeightsBackward(const Tensor& grad, const Tensor& we
   CheckIndices(kName, indices);
   CheckIndices(kName, offsets);
   CheckIndices(kName, offset2bag);
-  CheckContiguous(kName, indices);
+  // Int32 indices beside int64 offsets are copied.
+  if (indices.scalar_type() == at::kLong || indices.scalar_type() == offsets.scalar_type()) CheckContiguous(kName, indices);
   if (offset2bag.numel() != 0) {
     CheckContiguous(kName, offset2bag);
     CheckSameIndex(kName, indices.scalar_type() == at::kLong ? indices : offsets, offset2bag);
@@ -137,8 +142,14 @@ Tensor& EmbeddingRenorm(Tensor& self, const Tensor& indices, double /*max_norm*/
   return self;
 }
 
+Tensor EmbeddingRenormed(const Tensor& self, const Tensor& indices, double max_norm, double norm_type) {
+  Tensor renormed = at::empty_like(self);
+  return EmbeddingRenorm(renormed, indices, max_norm, norm_type);
+}
+
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("embedding_renorm_", EmbeddingRenorm);
+  m.impl("embedding_renorm", EmbeddingRenormed);
   m.impl("_embedding_bag", EmbeddingBag);
   m.impl("_embedding_bag_forward_only", EmbeddingBag);
   m.impl("_embedding_bag_backward", EmbeddingBagBackward);

@@ -182,6 +182,23 @@ std::vector<SweepCase> Windows() {
                          {NoGrad({2, 4, 3, 5}), images[0].detach(), NoGrad({2, 3, 5, 2}), 0, 0, false, Bools({true, false})}));
   cases.push_back(OpCase("grid_sampler_3d", "aten::grid_sampler_3d", {volumes[1], F({2, 3, 5, 2, 3}), 0, 0, false}));
   cases.push_back(Rejected(OpCase("grid_sampler_2d_batch", "aten::grid_sampler_2d", {images[0], F({1, 3, 5, 2}), 0, 0, false})));
+  cases.push_back(OpCase("im2col_unbatched_out", "aten::im2col.out",
+                         {NoGrad({4, 6, 6}), Ints({2, 2}), Ints({1, 1}), Ints({0, 0}), Ints({2, 1})}, {{"out", T(NoGrad({15, 16}))}}));
+  cases.push_back(OpCase("replication_pad2d_out", "aten::replication_pad2d.out", {images[1].detach(), Ints({1, 2, 0, 0})},
+                         {{"out", NoGrad({2, 4, 6, 9})}}));
+  cases.push_back(OpCase("reflection_pad2d_unbatched_out", "aten::reflection_pad2d.out", {images[2].detach(), Ints({1, 2, 0, 0})},
+                         {{"out", T(NoGrad({4, 9, 6}))}}));
+  cases.push_back(Rejected(OpCase("max_unpool3d_out_layout", "aten::max_unpool3d.out",
+                                  {NoGrad({1, 2, 2, 2}), Zeros({1, 2, 2, 2}), Ints({4, 4, 4}), Ints({2, 2, 2}), Ints({0, 0, 0})},
+                                  {{"out", T(NoGrad({1, 4, 4, 4}))}})));
+  cases.push_back(Rejected(
+      OpCase("fractional_max_pool2d_samples", "aten::fractional_max_pool2d", {images[0], Ints({2, 2}), Ints({2, 2}), NoGrad({2, 4, 1})})));
+  cases.push_back(Rejected(
+      OpCase("avg_pool2d_backward_dtype", "aten::avg_pool2d_backward",
+             {NoGrad({2, 4, 3, 3}, at::kDouble), NoGrad({2, 4, 6, 6}), Ints({2, 2}), Ints({2, 2}), Ints({0, 0}), false, true, None()})));
+  cases.push_back(OpCase("pixel_shuffle_last", "aten::pixel_shuffle", {images[1], 2}));
+  cases.push_back(OpCase("pixel_unshuffle_last", "aten::pixel_unshuffle", {images[1], 3}));
+  cases.push_back(Rejected(OpCase("pixel_unshuffle_odd", "aten::pixel_unshuffle", {images[1], 4})));
   // Its storage keeps the size of the columns.
   const auto col2im = [](const char* name, int64_t columns) {
     return OpCase(name, "aten::col2im", {F({2, 12, columns}), Ints({6, 6}), Ints({2, 2}), Ints({1, 1}), Ints({0, 0}), Ints({1, 1})});

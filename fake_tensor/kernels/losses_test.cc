@@ -77,6 +77,8 @@ std::vector<SweepCase> Attention() {
   cases.push_back(OpCase("masked_softmax", "aten::_masked_softmax", {T(scores), Zeros({2, 4, 3, 3}, at::kBool), 1}));
   cases.push_back(OpCase("masked_softmax_keys", "aten::_masked_softmax", {scores.detach(), Zeros({2, 3}, at::kBool), None(), 1}));
   cases.push_back(Rejected(OpCase("masked_softmax_type", "aten::_masked_softmax", {scores, Zeros({2, 3}, at::kBool), None(), None()})));
+  cases.push_back(Rejected(OpCase("softmax_backward_dtype", "aten::_softmax_backward_data",
+                                  {NoGrad({3, 3}), NoGrad({3, 3}, at::kDouble), 1, static_cast<int64_t>(at::kFloat)})));
   cases.push_back(OpCase("transform_bias_rescale_qkv", "aten::_transform_bias_rescale_qkv", {NoGrad({2, 4, 24}), NoGrad({24}), 2}));
   const Tensor x = NoGrad({2, 4, 8});
   for (const bool average : {true, false}) {
@@ -112,6 +114,8 @@ std::vector<SweepCase> Embeddings() {
   cases.push_back(Rejected(bag("bag_weighted_mean", {weight, Long({6}), offsets, false, 1, false, F({6})})));
   cases.push_back(Rejected(bag("bag_float_indices", {weight, NoGrad({6}), offsets})));
   cases.push_back(Rejected(bag("bag_offsets_rank", {weight, Long({6}), Zeros({3, 1})})));
+  cases.push_back(OpCase("embedding_renorm", "aten::embedding_renorm_", {NoGrad({7, 4}), Long({3}), 1.0, 2.0}));
+  cases.push_back(Rejected(OpCase("embedding_renorm_rank", "aten::embedding_renorm_", {NoGrad({7}), Long({3}), 1.0, 2.0})));
   cases.push_back(OpCase("embedding_dense_backward", "aten::embedding_dense_backward", {NoGrad({6, 4}), Long({2, 3}), 7, -1, false}));
   cases.push_back(Rejected(
       OpCase("embedding_dense_backward_shape", "aten::embedding_dense_backward", {NoGrad({2, 3, 4}), Long({2, 4}), 7, -1, false})));

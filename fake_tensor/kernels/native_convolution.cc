@@ -117,7 +117,11 @@ Sizes TransposedOutput(const char* name, const Tensor& input, const Tensor& weig
               spatial + 1, " or ", spatial + 2, " dimensions is wanted, not ", input.sizes());
   TORCH_CHECK(weight.numel() != 0 && (weight.dim() == 2 || weight.dim() == spatial + 2), name, ": a non-empty weight of ", spatial + 2,
               " dimensions is wanted, not ", weight.sizes());
+  TORCH_CHECK(weight.dim() == 2 || weight.sizes().slice(2) == IntArrayRef(window.kernel), name, ": a weight of kernel size ",
+              IntArrayRef(window.kernel), " is wanted, not ", weight.sizes());
   if (Given(bias)) {
+    TORCH_CHECK(spatial == 2 || bias->scalar_type() == input.scalar_type(), name, ": expected the bias to be ", input.scalar_type(),
+                ", found ", bias->scalar_type());
     CheckSize(name, *bias, 1, 0, weight.size(1));
     TORCH_CHECK(c10::canCast(bias->scalar_type(), input.scalar_type()), name, ": a bias of ", bias->scalar_type(), " can't be added to ",
                 input.scalar_type());
@@ -129,6 +133,14 @@ Sizes TransposedOutput(const char* name, const Tensor& input, const Tensor& weig
   sizes.push_back(weight.size(1));
   sizes.insert(sizes.end(), out.begin(), out.end());
   return sizes;
+}
+
+// Every pixel on its own.
+bool HasOneTap(const ConvolutionWindow& window) {
+  const auto all = [](const Sizes& list, int64_t wanted) {
+    return std::all_of(list.begin(), list.end(), [&](int64_t value) { return value == wanted; });
+  };
+  return all(window.kernel, 1) && all(window.stride, 1) && all(window.padding, 0);
 }
 
 bool IsDilated(const ConvolutionWindow& window) {
@@ -210,12 +222,18 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
   if (output_mask[1]) CheckDtypes(name, grad_output, input);
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
   if (output_mask[0]) std::get<0>(grads) = Empty(input.sizes(), grad_output.options(), format);
+  if (output_mask[1] && flat && !transposed && !dilated && format == MemoryFormat::Contiguous && HasOneTap(window)) {
+    input.view({input.size(0), input.size(1), -1});  // takes the input for its columns
+  }
   if (output_mask[1]) {
     const MemoryFormat weight_format = flat && !transposed && !dilated ? weight.suggest_memory_format() : format;
     std::get<1>(grads) = Empty(weight.sizes(), grad_output.options(), weight_format);
     TORCH_CHECK(std::get<1>(grads).is_contiguous(format), name, ": the weight's gradient isn't laid out as the input");
   }
-  if (output_mask[2]) std::get<2>(grads) = Empty({grad_output.size(1)}, grad_output.options());
+  if (output_mask[2]) {
+    TORCH_CHECK(grad_output.dim() >= (flat ? 4 : 5), name, ": grad_output has shape ", grad_output.sizes());
+    std::get<2>(grads) = Empty({grad_output.size(1)}, grad_output.options());
+  }
   return grads;
 }
 
@@ -279,7 +297,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("_slow_conv2d_backward.output_mask", SlowConv2dBackward);
   m.impl("_slow_conv2d_backward.grad_input", SlowConv2dBackwardOut);
   m.impl("slow_conv3d_forward", SlowConv3d);
-  m.impl("slow_conv3d_forward.output", OutOf<SlowConv3d>::Resized);
+  m.impl("slow_conv3d_forward.output", OutOf<SlowConv3d>::Contiguous);
   m.impl("slow_conv_dilated2d", SlowConvDilated<2>);
   m.impl("slow_conv_dilated3d", SlowConvDilated<3>);
   m.impl("slow_conv_transpose2d", SlowConvTranspose2d);

@@ -118,7 +118,7 @@ at::ScalarType NormType(const Tensor& g) {
 
 void CheckWeightNorm(const char* name, const Tensor& v, const Tensor& g, int64_t dim) {
   TORCH_CHECK(dim == 0 || dim == v.dim() - 1, name, ": dim must be the first or the last one, not ", dim);
-  TORCH_CHECK(v.scalar_type() == g.scalar_type(), name, ": expected ", v.scalar_type(), ", found ", g.scalar_type());
+  TORCH_CHECK(v.scalar_type() == g.scalar_type() || v.numel() == 0, name, ": expected ", v.scalar_type(), ", found ", g.scalar_type());
 }
 
 std::tuple<Tensor, Tensor> WeightNorm(const Tensor& v, const Tensor& g, int64_t dim) {
@@ -134,8 +134,8 @@ std::tuple<Tensor, Tensor> WeightNormBackward(const Tensor& grad_w, const Tensor
               ": saved tensors must be contiguous");
   TORCH_CHECK(grad_w.scalar_type() == saved_v.scalar_type(), kName, ": grad_w is ", grad_w.scalar_type(), ", the weight ",
               saved_v.scalar_type());
-  TORCH_CHECK(saved_norms.scalar_type() == NormType(saved_g), kName, ": saved norms must be ", NormType(saved_g), ", not ",
-              saved_norms.scalar_type());
+  TORCH_CHECK(saved_v.numel() == 0 || saved_norms.scalar_type() == NormType(saved_g), kName, ": saved norms must be ", NormType(saved_g),
+              ", not ", saved_norms.scalar_type());
   return {EmptyContiguousLike(saved_v), EmptyContiguousLike(saved_g)};
 }
 

@@ -44,6 +44,7 @@ void CheckCount(const char* name, IntArrayRef padding, std::size_t count) {
 }
 
 Tensor PadBackward(const char* name, const Tensor& grad_output, const Tensor& self, IntArrayRef padding, bool reflects) {
+  if (reflects && grad_output.numel() == 0) return EmptySuggestedLike(self);
   const std::vector<int64_t> sizes = Padded(name, self, padding, reflects);
   TORCH_CHECK(grad_output.sizes() == IntArrayRef(sizes), name, ": grad_output has shape ", grad_output.sizes(), ", not ",
               IntArrayRef(sizes));
@@ -80,7 +81,7 @@ Tensor ReflectionPad3dBackward(const Tensor& grad_output, const Tensor& self, In
 
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("reflection_pad2d", ReflectionPad2d);
-  m.impl("reflection_pad2d.out", OutOf<ReflectionPad2d>::Restrided);
+  m.impl("reflection_pad2d.out", OutOf<ReflectionPad2d>::RestridedIfBatched);
   m.impl("reflection_pad2d_backward", ReflectionPad2dBackward);
   m.impl("reflection_pad2d_backward.grad_input", OutOf<ReflectionPad2dBackward>::Restrided);
   m.impl("reflection_pad3d", ReflectionPad3d);

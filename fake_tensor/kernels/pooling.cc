@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/avg_pool2d_backward.h"
 #include "ATen/ops/fractional_max_pool2d.h"
 #include "ATen/ops/fractional_max_pool3d.h"
 #include "ATen/ops/resize.h"
@@ -128,8 +129,8 @@ std::tuple<Tensor, Tensor> MaxPool3d(const Tensor& self, IntArrayRef kernel, Int
 std::tuple<Tensor&, Tensor&> MaxPool3dOut(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
                                           IntArrayRef dilation, bool ceil_mode, Tensor& out, Tensor& indices) {
   const auto [values, positions] = MaxPool3d(self, kernel, stride, padding, dilation, ceil_mode);
-  RestrideOut(values, out);
-  RestrideOut(positions, indices);
+  RestrideBatchedOut(values, out, 5);
+  RestrideBatchedOut(positions, indices, 5);
   return {out, indices};
 }
 
@@ -200,9 +201,17 @@ std::tuple<Tensor, Tensor> FractionalMaxPool3d(const Tensor& self, IntArrayRef k
   return at::fractional_max_pool3d(self, kernel, output_size, samples);
 }
 
+// LibTorch's doesn't compare dtypes.
+Tensor AvgPool2dBackward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
+                         bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override) {
+  CheckSameDtype("avg_pool2d_backward", self, grad_output);
+  return at::avg_pool2d_backward(grad_output, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override);
+}
+
 DDPOPT_FAKE_KERNELS(m) {
+  m.impl("avg_pool2d_backward", AvgPool2dBackward);
   m.impl("_adaptive_avg_pool2d", AdaptiveAvgPool2d);
-  m.impl("adaptive_avg_pool2d.out", OutOf<AdaptiveAvgPool2d>::Restrided);
+  m.impl("adaptive_avg_pool2d.out", OutOf<AdaptiveAvgPool2d>::RestridedIfBatched);
   m.impl("_adaptive_avg_pool2d_backward", AdaptiveAvgPool2dBackward);
   m.impl("_adaptive_avg_pool3d", AdaptiveAvgPool3d);
   m.impl("adaptive_avg_pool3d.out", OutOf<AdaptiveAvgPool3d>::Resized);
@@ -213,7 +222,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("max_pool3d_with_indices_backward", MaxPool3dBackward);
   m.impl("max_pool3d_with_indices_backward.grad_input", OutOf<MaxPool3dBackward>::Restrided);
   m.impl("max_unpool2d", MaxUnpool2d);
-  m.impl("max_unpool2d.out", OutOf<MaxUnpool2d>::Restrided);
+  m.impl("max_unpool2d.out", OutOf<MaxUnpool2d>::RestridedIfBatched);
   m.impl("max_unpool3d", MaxUnpool3d);
   m.impl("max_unpool3d.out", OutOf<MaxUnpool3d>::Contiguous);
   m.impl("fractional_max_pool2d", FractionalMaxPool2d);

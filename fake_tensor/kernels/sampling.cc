@@ -23,8 +23,8 @@ Sizes GridSamplerSizes(const char* name, const Tensor& input, const Tensor& grid
   TORCH_CHECK(input.size(0) == grid.size(0), name, ": input and grid differ in their batch: ", input.sizes(), " and ", grid.sizes());
   TORCH_CHECK(grid.size(-1) == spatial, name, ": the grid's last dimension must be ", spatial, ", not ", grid.size(-1));
   for (int64_t i = 2; i < input.dim(); ++i) TORCH_CHECK(input.size(i) > 0, name, ": the input is empty: ", input.sizes());
-  TORCH_CHECK(grid.scalar_type() == input.scalar_type(), name, ": expected the grid to be ", input.scalar_type(), ", found ",
-              grid.scalar_type());
+  TORCH_CHECK(grid.scalar_type() == input.scalar_type() || input.numel() == 0 || grid.numel() == 0, name, ": expected the grid to be ",
+              input.scalar_type(), ", found ", grid.scalar_type());
   Sizes sizes = {input.size(0), input.size(1)};
   for (int64_t i = 1; i <= spatial; ++i) sizes.push_back(grid.size(i));
   return sizes;
@@ -50,8 +50,14 @@ std::tuple<Tensor, Tensor> GridSamplerBackward(const Tensor& grad_output, const 
   return {output_mask[0] ? EmptyContiguousLike(input) : Tensor(), EmptyContiguousLike(grid)};
 }
 
+// These know floats only.
+Tensor GridSamplerFallback(const Tensor& input, const Tensor& grid, int64_t interpolation, int64_t padding, bool align_corners) {
+  TORCH_CHECK(input.scalar_type() == at::kFloat, "_grid_sampler_2d_cpu_fallback: expected Float, found ", input.scalar_type());
+  return GridSampler<2>(input, grid, interpolation, padding, align_corners);
+}
 std::tuple<Tensor, Tensor> GridSamplerFallbackBackward(const Tensor& grad_output, const Tensor& input, const Tensor& grid,
                                                        int64_t interpolation, int64_t padding, bool align_corners) {
+  TORCH_CHECK(input.scalar_type() == at::kFloat, "_grid_sampler_2d_cpu_fallback_backward: expected Float, found ", input.scalar_type());
   return GridSamplerBackward<2>(grad_output, input, grid, interpolation, padding, align_corners, {true, true});
 }
 
@@ -81,6 +87,16 @@ int64_t Blocks(const char* name, IntArrayRef spatial, const Window2d& window) {
   return blocks;
 }
 
+// What is unbatched is batched on the way, and so contiguous.
+void ResizeBatched(IntArrayRef sizes, std::size_t dims, Tensor& out) {
+  if (sizes.size() < dims) {
+    Sizes batched = sizes.vec();
+    batched.insert(batched.begin(), 1);
+    out.resize_(batched);
+  }
+  out.resize_(sizes);
+}
+
 Tensor Im2col(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride) {
   constexpr const char* kName = "im2col";
   const Window2d window = {kernel, dilation, padding, stride};
@@ -95,6 +111,13 @@ Tensor Im2col(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntA
   Tensor result = EmptyContiguousLike(self);
   if (self.dim() == 3) return result.resize_({rows, columns});
   return result.resize_({self.size(0), rows, columns});
+}
+
+Tensor& Im2colOut(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride, Tensor& out) {
+  const Tensor result = Im2col(self, kernel, dilation, padding, stride);
+  CheckOutDtype(result, out);
+  ResizeBatched(result.sizes(), 3, out);
+  return out;
 }
 
 Tensor& Col2imOut(const Tensor& self, IntArrayRef output_size, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding,
@@ -112,7 +135,7 @@ Tensor& Col2imOut(const Tensor& self, IntArrayRef output_size, IntArrayRef kerne
   TORCH_CHECK(out.scalar_type() == self.scalar_type(), kName, ": out= must be ", self.scalar_type());
   Sizes sizes = {self.size(-2) / taps, output_size[0], output_size[1]};
   if (self.dim() == 3) sizes.insert(sizes.begin(), self.size(0));
-  out.resize_(sizes);
+  ResizeBatched(sizes, 4, out);
   return out;
 }
 
@@ -163,12 +186,12 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("grid_sampler_2d_backward", GridSamplerBackward<2>);
   m.impl("grid_sampler_3d", GridSampler<3>);
   m.impl("grid_sampler_3d_backward", GridSamplerBackward<3>);
-  m.impl("_grid_sampler_2d_cpu_fallback", GridSampler<2>);
+  m.impl("_grid_sampler_2d_cpu_fallback", GridSamplerFallback);
   m.impl("_grid_sampler_2d_cpu_fallback_backward", GridSamplerFallbackBackward);
   m.impl("pixel_shuffle", PixelShuffle);
   m.impl("pixel_unshuffle", PixelUnshuffle);
   m.impl("im2col", Im2col);
-  m.impl("im2col.out", OutOf<Im2col>::Resized);
+  m.impl("im2col.out", Im2colOut);
   m.impl("col2im", Col2im);
   m.impl("col2im.out", Col2imOut);
 }

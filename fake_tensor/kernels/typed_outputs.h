@@ -20,6 +20,13 @@ inline void RestrideOut(const at::Tensor& result, at::Tensor& out) {
   out.resize_(result.sizes(), result.suggest_memory_format());
 }
 
+// The same for batches, of `dims` dimensions; other tensors keep their strides where the shape is right already.
+inline void RestrideBatchedOut(const at::Tensor& result, at::Tensor& out, int64_t dims) {
+  if (result.dim() == dims) return RestrideOut(result, out);
+  CheckOutDtype(result, out);
+  out.resize_(result.sizes());
+}
+
 // Keeps the strides where the shape is right already, and must be contiguous then.
 inline void ResizeContiguousOut(const at::Tensor& result, at::Tensor& out) {
   CheckOutDtype(result, out);
@@ -34,6 +41,10 @@ template <typename... Args, at::Tensor (*kRule)(Args...)>
 struct OutOf<kRule> {
   static at::Tensor& Restrided(Args... args, at::Tensor& out) {
     RestrideOut(kRule(args...), out);
+    return out;
+  }
+  static at::Tensor& RestridedIfBatched(Args... args, at::Tensor& out) {  // two spatial dimensions
+    RestrideBatchedOut(kRule(args...), out, 4);
     return out;
   }
   static at::Tensor& Contiguous(Args... args, at::Tensor& out) {
