@@ -47,8 +47,10 @@ void CheckAnyIndex(const char* name, const IndexList& indices) {
 Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, bool accumulate, bool /*unsafe*/) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "index_put_: ", indices.size(), " indices for ", self.dim(),
                     " dimensions");
-  CheckAnyIndex("index_put_", indices);
-  if (!accumulate && values.numel() == 1) {
+  // Filling by a mask wants a mask; the kernel wants an index, unless it has nothing to do.
+  const bool may_fill = !accumulate && values.numel() == 1;
+  if (may_fill || self.numel() > 0) CheckAnyIndex("index_put_", indices);
+  if (may_fill) {
     const auto [is_fill, mask] = at::indexing::impl::canDispatchToMaskedFill(self, indices);
     if (is_fill) return self.masked_fill_(mask, Empty({}, self.options()));
   }
@@ -65,13 +67,20 @@ Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, b
   return self;
 }
 
-// The CPU kernel of index fails without an index.
+// The CPU kernel of index fails without an index, unless it has nothing to do.
 Tensor Index(const Tensor& self, const IndexList& indices) {
-  CheckAnyIndex("index", indices);
+  if (self.numel() > 0) CheckAnyIndex("index", indices);
   return at::index(self, indices);
 }
+Tensor UnsafeIndex(const Tensor& self, const IndexList& indices) {
+  for (const std::optional<Tensor> index : indices) {
+    TORCH_CHECK(!Given(index) || index->scalar_type() == at::kLong || index->scalar_type() == at::kInt,
+                "_unsafe_index: indices must be int32 or int64, not ", index->scalar_type());
+  }
+  return Index(self, indices);
+}
 Tensor& IndexOut(const Tensor& self, const IndexList& indices, Tensor& out) {
-  CheckAnyIndex("index", indices);
+  if (self.numel() > 0) CheckAnyIndex("index", indices);
   return at::index_out(out, self, indices);
 }
 
@@ -79,6 +88,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("_index_put_impl_", IndexPut, kNestedToo);
   m.impl("index.Tensor", Index, kThisForm);
   m.impl("index.Tensor_out", IndexOut, kThisForm);
+  m.impl("_unsafe_index.Tensor", UnsafeIndex, kThisForm);
 }
 
 }  // namespace

@@ -42,8 +42,9 @@ Tensor& CheckRange(Tensor& out, int64_t steps) {
 
 template <typename Start, typename Stop>
 Tensor& LinspaceOut(const Start& start, const Stop& end, int64_t steps, Tensor& out) {
-  at::linspace_out(out, End(start), End(end), steps);
-  if (steps > 0) CheckConvertible(End(start), out.scalar_type());
+  const Scalar first = End(start);
+  at::linspace_out(out, first, End(end), steps);
+  if (steps > 0) CheckConvertible(first, out.scalar_type());
   return CheckRange(out, steps);
 }
 template <typename Start, typename Stop>

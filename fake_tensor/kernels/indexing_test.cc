@@ -1,7 +1,9 @@
 // Selection, filling and copies on fakes.
 
+#include <optional>
 #include <vector>
 
+#include "ATen/core/List.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros.h"
 #include "fake_tensor/sweep.h"
@@ -11,6 +13,12 @@ namespace {
 
 at::Tensor Bool(at::IntArrayRef sizes) { return NoGrad(sizes, at::kBool); }
 at::Tensor Indices(at::IntArrayRef sizes) { return at::zeros(sizes, at::kLong); }
+
+c10::IValue Indexed(std::vector<at::Tensor> indices) {
+  c10::List<std::optional<at::Tensor>> list;
+  for (const at::Tensor& index : indices) list.push_back(index);
+  return list;
+}
 
 std::vector<SweepCase> Indexing() {
   return {
@@ -30,6 +38,13 @@ std::vector<SweepCase> Indexing() {
       Rejected(OpCase("index_fill_int32", "aten::index_fill_.int_Scalar", {NoGrad({4}), 0, at::zeros({2}, at::kInt), 2})),
       Rejected(OpCase("index_fill_vector", "aten::index_fill.int_Tensor", {NoGrad({4}), 0, Indices({2}), NoGrad({1})})),
       Rejected(OpCase("index_fill_complex", "aten::index_fill.int_Scalar", {NoGrad({4}), 0, Indices({2}), c10::complex<double>(0, 1)})),
+      OpCase("index_put_broadcast", "aten::index_put", {NoGrad({4, 3}), Indexed({Indices({2})}), NoGrad({3})}),
+      OpCase("index_put_two", "aten::index_put", {NoGrad({4, 3}), Indexed({Indices({2}), Indices({2})}), NoGrad({2}), true}),
+      Rejected(OpCase("index_put_shape", "aten::index_put", {NoGrad({4, 3}), Indexed({Indices({2})}), NoGrad({4})})),
+      Rejected(OpCase("index_put_dtype", "aten::index_put_", {NoGrad({4, 3}), Indexed({Indices({2})}), Long({2, 3})})),
+      Rejected(OpCase("index_put_mask_shape", "aten::index_put", {NoGrad({4, 3}), Indexed({Bool({3})}), NoGrad({})})),
+      Rejected(OpCase("index_put_float_index", "aten::index_put", {NoGrad({4, 3}), Indexed({NoGrad({2})}), NoGrad({2, 3})})),
+      Rejected(OpCase("unsafe_index_mask", "aten::_unsafe_index.Tensor", {NoGrad({4}), Indexed({Bool({4})})})),
       OpCase("masked_fill", "aten::masked_fill.Scalar", {T(F({4, 3})), Bool({4}), 2}),
       OpCase("masked_fill_tensor", "aten::masked_fill.Tensor", {F({4, 3}), Bool({4, 3}), NoGrad({})}),
       Rejected(OpCase("masked_fill_int", "aten::masked_fill_.Scalar", {NoGrad({3}), Long({3}), 2})),

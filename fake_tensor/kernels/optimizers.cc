@@ -97,7 +97,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("_fused_sgd_", FusedSgd<double>, kThisForm);
   m.impl("_fused_sgd_.tensor_lr", FusedSgd<const Tensor&>, kThisForm);
   m.impl("_fused_adagrad_", FusedAdagrad<double>, kThisForm);
-  m.impl("_fused_adagrad_.tensor_lr", FusedAdagrad<const Tensor&>, kThisForm);
+  m.impl_if_present("_fused_adagrad_.tensor_lr", FusedAdagrad<const Tensor&>, kThisForm);
   m.impl("_amp_foreach_non_finite_check_and_unscale_", AmpUnscale, kThisForm);
   m.impl("_amp_update_scale_", AmpUpdateScale, kNestedToo);
   m.impl("is_set_to", IsSetTo, kThisForm);

@@ -223,10 +223,10 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("multinomial.out", MultinomialOut, kThisForm);
   m.impl("native_dropout", NativeDropout, kThisForm);
   m.impl("native_dropout_backward", NativeDropoutBackward, kThisForm);
-  m.impl("_philox_key_split", PhiloxKeySplit, kThisForm);
-  m.impl("_philox_key_fold_in", PhiloxKeyFoldIn, kThisForm);
-  m.impl("_philox_uniform_", PhiloxReal, kNestedToo);
-  m.impl("_philox_normal_", PhiloxReal, kNestedToo);
+  m.impl_if_present("_philox_key_split", PhiloxKeySplit, kThisForm);
+  m.impl_if_present("_philox_key_fold_in", PhiloxKeyFoldIn, kThisForm);
+  m.impl_if_present("_philox_uniform_", PhiloxReal, kNestedToo);
+  m.impl_if_present("_philox_normal_", PhiloxReal, kNestedToo);
 }
 
 }  // namespace
