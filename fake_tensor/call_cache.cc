@@ -22,8 +22,26 @@ using c10::IValue;
 // More operands than this are not worth the search for shared memory.
 constexpr std::size_t kMaxInputs = 48;
 
-enum Tag : uint64_t { kNone, kInt, kDouble, kBool, kComplex, kNumber, kString, kDevice, kInts, kDoubles, kBools, kTensors, kOptionalTensors,
-                      kTensor, kSameTensor, kWrapped, kUndefined, kScalars };
+enum Tag : uint64_t {
+  kNone,
+  kInt,
+  kDouble,
+  kBool,
+  kComplex,
+  kNumber,
+  kString,
+  kDevice,
+  kInts,
+  kDoubles,
+  kBools,
+  kTensors,
+  kOptionalTensors,
+  kTensor,
+  kSameTensor,
+  kWrapped,
+  kUndefined,
+  kScalars
+};
 
 uint64_t Bits(double value) {
   uint64_t bits;
@@ -61,8 +79,7 @@ uint64_t HashOf(absl::Span<const uint64_t> words) {
 
 }  // namespace
 
-CallKey::CallKey(const c10::OperatorHandle& op, const OpInfo& info, const torch::jit::Stack& stack, std::size_t first,
-                 std::size_t num_args)
+CallKey::CallKey(const c10::OperatorHandle& op, const OpInfo& info, const torch::jit::Stack& stack, std::size_t first, std::size_t num_args)
     : bypass_(info.cacheable ? nullptr : info.bypass), views_(info.returns_views) {
   words_.push_back(reinterpret_cast<uint64_t>(&op.schema()));
   words_.push_back(StateWord());
@@ -180,8 +197,8 @@ void CallKey::Add(const at::Tensor& tensor) {
 
   const c10::IntArrayRef sizes = impl->sizes();
   const c10::IntArrayRef strides = impl->strides();
-  const uint64_t flags = (impl->is_conj() ? 1 : 0) | (impl->is_neg() ? 2 : 0) | (impl->is_wrapped_number() ? 4 : 0) |
-                         (impl->is_inference() ? 8 : 0);
+  const uint64_t flags =
+      (impl->is_conj() ? 1 : 0) | (impl->is_neg() ? 2 : 0) | (impl->is_wrapped_number() ? 4 : 0) | (impl->is_inference() ? 8 : 0);
   words_.push_back(kTensor | static_cast<uint64_t>(static_cast<uint8_t>(c10::typeMetaToScalarType(impl->dtype()))) << 8 | flags << 16 |
                    DeviceWord(impl->device()) << 24 | shared << 40 | static_cast<uint64_t>(sizes.size()) << 48);
   words_.push_back(storage->nbytes());

@@ -2,7 +2,8 @@
 #define DDPOPT_FAKE_TENSOR_CALL_CACHE_H_
 
 // What operators returned for operands of the same metadata. A key holds all that a rule can see of a call: the operator, each operand's
-// geometry, dtype, device and memory, the other arguments, and the thread's state. Keys are compared word by word; the hash only finds them.
+// geometry, dtype, device and memory, the other arguments, and the thread's state. Keys are compared word by word; the hash only finds
+// them.
 // An entry tells each result as one of the operands, a view of an operand's memory, or a new tensor. Private to this package.
 
 #include <cstddef>

@@ -30,8 +30,9 @@ bool Agree(const at::Tensor& fake, const at::Tensor& real) {
 at::Tensor ViewedBase(const at::Tensor& real) {
   if (real.is_inference() || !real.is_view()) return at::Tensor();
   const at::Tensor base(real._base());
-  if (base.dtype() != real.dtype() || base.device() != real.device() || base.is_conj() != real.is_conj() || base.is_neg() != real.is_neg() ||
-      base.is_inference() || !base.has_storage() || base.storage().unsafeGetStorageImpl() != real.storage().unsafeGetStorageImpl()) {
+  if (base.dtype() != real.dtype() || base.device() != real.device() || base.is_conj() != real.is_conj() ||
+      base.is_neg() != real.is_neg() || base.is_inference() || !base.has_storage() ||
+      base.storage().unsafeGetStorageImpl() != real.storage().unsafeGetStorageImpl()) {
     return at::Tensor();
   }
   return base;
@@ -105,8 +106,9 @@ at::Tensor Converter::FromReal(FakeTensorMode& mode, const at::Tensor& real) {
   if (!real.defined()) return real;
   if (const FakeTensorImpl* fake = FakeTensorImpl::Of(real)) {
     if (fake->mode().get() == &mode) return real;
-    fake_errors_internal::Throw<NotOurFake>("FakeTensorMode::FromReal: the tensor (", Describe(real), ") is a fake tensor of another mode, ",
-                                            fake->mode()->Description(), "; this one is ", mode.Description());
+    fake_errors_internal::Throw<NotOurFake>("FakeTensorMode::FromReal: the tensor (", Describe(real),
+                                            ") is a fake tensor of another mode, ", fake->mode()->Description(), "; this one is ",
+                                            mode.Description());
   }
   TORCH_CHECK(!real.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey),
               "FakeTensorMode::FromReal: the real tensor was given a fake tensor's data (set_data)");
@@ -129,7 +131,8 @@ at::Tensor Converter::FromReal(FakeTensorMode& mode, const at::Tensor& real) {
   at::Tensor fake = Make(mode, real);
   tensors_.insert_or_assign(key, TensorEntry{c10::weak_intrusive_ptr<c10::TensorImpl>(real.getIntrusivePtr()),
                                              c10::weak_intrusive_ptr<c10::TensorImpl>(fake.getIntrusivePtr())});
-  if (real.is_leaf() && real.grad().defined() && FakeTensorImpl::Of(real.grad()) == nullptr) fake.mutable_grad() = FromReal(mode, real.grad());
+  if (real.is_leaf() && real.grad().defined() && FakeTensorImpl::Of(real.grad()) == nullptr)
+    fake.mutable_grad() = FromReal(mode, real.grad());
   return fake;
 }
 

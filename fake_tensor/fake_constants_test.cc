@@ -127,8 +127,12 @@ TEST_F(FakeConstantsTest, AWriteThroughAnyAliasEndsThem) {
         at::add_out(out, x, x);
       },
       [](const Tensor& x) { at::_foreach_add_({x}, 1); },
-      [](const Tensor& x) { x.masked_fill_(at::ones({2, 2}, at::kBool), 1); },
-      [](const Tensor& x) { x.resize_({3, 3}); },
+      [](const Tensor& x) {
+        x.masked_fill_(at::ones({2, 2}, at::kBool), 1);
+      },
+      [](const Tensor& x) {
+        x.resize_({3, 3});
+      },
       [](const Tensor& x) { x.random_(); },
   };
   for (std::size_t i = 0; i < writes.size(); ++i) {

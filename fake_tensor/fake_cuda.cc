@@ -47,7 +47,8 @@ class FakeCudaGuard final : public c10::impl::DeviceGuardImplInterface {
   Stream exchangeStream(Stream /*stream*/) const override { return TheStream(); }
   // Nothing runs, so there is nothing to wait for.
   void destroyEvent(void* /*event*/, const c10::DeviceIndex /*device*/) const noexcept override {}
-  void record(void** /*event*/, const Stream& /*stream*/, const c10::DeviceIndex /*device*/, const c10::EventFlag /*flag*/) const override {}
+  void record(void** /*event*/, const Stream& /*stream*/, const c10::DeviceIndex /*device*/, const c10::EventFlag /*flag*/) const override {
+  }
   void block(void* /*event*/, const Stream& /*stream*/) const override {}
   bool queryEvent(void* /*event*/) const override { return true; }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
@@ -67,9 +68,8 @@ class FakeCudaGuard final : public c10::impl::DeviceGuardImplInterface {
 bool Enable() {
   auto* registry = at::CUDAHooksRegistry();
   TORCH_CHECK(!registry->Has("CUDAHooks"), "EnableFakeCuda: this LibTorch has CUDA; fakes of CUDA tensors need no more than that");
-  registry->Register("CUDAHooks", [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> {
-    return std::make_unique<FakeCudaHooks>();
-  });
+  registry->Register("CUDAHooks",
+                     [](at::CUDAHooksArgs) -> std::unique_ptr<at::CUDAHooksInterface> { return std::make_unique<FakeCudaHooks>(); });
   TORCH_CHECK(at::globalContext().hasCUDA(),
               "EnableFakeCuda: LibTorch was asked about CUDA before, and keeps the answer; call it when the program starts");
   // LibTorch keeps the pointer.

@@ -13,9 +13,9 @@
 
 namespace ddpopt {
 
-// Makes LibTorch believe in one CUDA device, cuda:0, that has no memory, no generator and no kernels. Opt-in and for the whole process, since
-// at::hasCUDA() is true from then on: programs that ask it may choose CUDA for real tensors, whose making fails. For planning tools and
-// tests, not for processes that train. Backward passes of tensors on it run on a thread of autograd's.
+// Makes LibTorch believe in one CUDA device, cuda:0, that has no memory, no generator and no kernels. Opt-in and for the whole process,
+// since at::hasCUDA() is true from then on: programs that ask it may choose CUDA for real tensors, whose making fails. For planning tools
+// and tests, not for processes that train. Backward passes of tensors on it run on a thread of autograd's.
 // Call it before anything asks LibTorch about CUDA, while there is one thread; once or more. Throws c10::Error if LibTorch has CUDA (real
 // CUDA tensors have fakes anyway), or if something asked before.
 void EnableFakeCuda();

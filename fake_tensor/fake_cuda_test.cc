@@ -56,8 +56,8 @@ TEST_F(FakeCudaTest, ForwardAndBackward) {
   for (int step = 0; step < 2; ++step) {
     Tensor h = at::gelu(at::linear(x, w1));
     // select's backward makes its zeros on autograd's own thread.
-    const Tensor loss = at::cross_entropy_loss(at::linear(h, w2), at::ones({5}, options.dtype(at::kLong))) + h.select(0, 1).sum() +
-                        h.slice(0, 1, 3).mean();
+    const Tensor loss =
+        at::cross_entropy_loss(at::linear(h, w2), at::ones({5}, options.dtype(at::kLong))) + h.select(0, 1).sum() + h.slice(0, 1, 3).mean();
     EXPECT_EQ(loss.device(), kCuda0);
     loss.backward();
   }

@@ -99,14 +99,15 @@ class RuleTable {
     if (rule.check_signature != nullptr) {
       inferred = rule.infer_schema();
       const bool with_symint = rule.kernel.isValidSymUnboxed();
-      const auto difference = c10::findSchemaDifferences(inferred->cloneWithRealTypes(with_symint), op->schema().cloneWithRealTypes(with_symint));
+      const auto difference =
+          c10::findSchemaDifferences(inferred->cloneWithRealTypes(with_symint), op->schema().cloneWithRealTypes(with_symint));
       TORCH_CHECK(!difference.has_value(), rule.name, ": the fake rule (", rule.place, ") doesn't have the operator's signature ",
                   c10::toString(op->schema()), ": ", difference.value_or(""));
       try {
         rule.check_signature(*op);
       } catch (const c10::Error& error) {
-        TORCH_CHECK(false, rule.name, ": the fake rule (", rule.place, ") doesn't have the operator's C++ signature: ",
-                    error.what_without_backtrace());
+        TORCH_CHECK(false, rule.name, ": the fake rule (", rule.place,
+                    ") doesn't have the operator's C++ signature: ", error.what_without_backtrace());
       }
     }
     Put(*op, rule.kernel, rule.signature, std::move(inferred), rule.place, /*derived=*/false, rule.options.replace_meta_kernel);
@@ -138,10 +139,12 @@ class RuleTable {
     const c10::OperatorName& name = op.operator_name();
     // A kernel of a form's own takes the place of the derived one.
     if (const auto registered = registrations_.find(name); registered != registrations_.end()) registrations_.erase(registered);
-    const bool has_meta = op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    const bool has_meta =
+        op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
     if (replace || !has_meta) {
-      registrations_.emplace(name, c10::Dispatcher::singleton().registerImpl(name, DispatchKey::Meta, kernel, signature, std::move(inferred),
-                                                                             absl::StrCat("ddpopt fake rule, ", place)));
+      registrations_.emplace(name,
+                             c10::Dispatcher::singleton().registerImpl(name, DispatchKey::Meta, kernel, signature, std::move(inferred),
+                                                                       absl::StrCat("ddpopt fake rule, ", place)));
     }
     // The old entry may be in use by other threads.
     std::unique_ptr<Entry>& entry = rules_[name];

@@ -72,10 +72,9 @@ DDPOPT_FAKE_KERNELS(m) {
   });
   m.impl("fake_kernel_test::two", [](const Tensor& self) { return std::tuple(at::empty_like(self), at::empty({3}, self.options())); });
   m.impl("fake_kernel_test::h", Wider);
-  m.impl("fake_kernel_test::make", [](int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/,
-                                      std::optional<at::Device> device, std::optional<bool> /*pin_memory*/) {
-    return at::empty({n}, at::TensorOptions().dtype(dtype).device(device));
-  });
+  m.impl("fake_kernel_test::make",
+         [](int64_t n, std::optional<at::ScalarType> dtype, std::optional<at::Layout> /*layout*/, std::optional<at::Device> device,
+            std::optional<bool> /*pin_memory*/) { return at::empty({n}, at::TensorOptions().dtype(dtype).device(device)); });
   m.impl_if_present("fake_kernel_test::not_in_this_version", Wider);
 }
 
@@ -187,8 +186,9 @@ TEST_F(FakeKernelTest, TheClaimedDeviceIsTheFakes) {
 }
 
 TEST_F(FakeKernelTest, MistakesAreNamed) {
-  EXPECT_THAT(ErrorOf([] { RegisterFakeKernel("fake_kernel_test::a", Wider); }),
-              AllOf(HasSubstr("fake_kernel_test::a has two fake rules"), HasSubstr("fake_kernel_test.cc:"), HasSubstr("RegisterFakeKernel")));
+  EXPECT_THAT(
+      ErrorOf([] { RegisterFakeKernel("fake_kernel_test::a", Wider); }),
+      AllOf(HasSubstr("fake_kernel_test::a has two fake rules"), HasSubstr("fake_kernel_test.cc:"), HasSubstr("RegisterFakeKernel")));
   EXPECT_THAT(ErrorOf([] { RegisterFakeKernel("fake_kernel_test::nothing", Wider); }),
               AllOf(HasSubstr("fake_kernel_test::nothing"), HasSubstr("no operator")));
   EXPECT_THAT(ErrorOf([] { RegisterFakeKernel("digamma", [](const Tensor& self, int64_t) { return self; }); }),

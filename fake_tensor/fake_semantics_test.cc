@@ -17,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/library.h"
-#include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/batchnorm.h"
+#include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/linear.h"
 #include "torch/serialize.h"
 

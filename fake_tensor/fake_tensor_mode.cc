@@ -194,8 +194,9 @@ class FakeTensorMode::Call {
     const torch::jit::Stack keep(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
     RunRule();
     const std::optional<CachedCall> now = DescribeResults(key, *stack_, first_);
-    TORCH_CHECK(now.has_value() && *now == call && !changed_metadata_, NameOf(op_), ": the fake tensor cache has another result than the rule: ",
-                call.ToString(), " in the cache, ", now.has_value() ? now->ToString() : "something that can't be cached", " now");
+    TORCH_CHECK(now.has_value() && *now == call && !changed_metadata_, NameOf(op_),
+                ": the fake tensor cache has another result than the rule: ", call.ToString(), " in the cache, ",
+                now.has_value() ? now->ToString() : "something that can't be cached", " now");
   }
 
   void Compute(const CallKey& key) {
@@ -315,8 +316,8 @@ class FakeTensorMode::Call {
       Throw<DynamicOutputShape>(NameOf(op_), info_.masks ? ": with a mask," : ":",
                                 " the shape of its result depends on data, which a fake tensor doesn't have", operands);
     }
-    Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have",
-                               operands);
+    Throw<DataDependentOutput>(
+        NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have", operands);
   }
 
   void Equal() {
@@ -332,7 +333,8 @@ class FakeTensorMode::Call {
         RunRule();
         return;
       }
-      Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: whether two different fake tensors hold equal values isn't known", Operands());
+      Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: whether two different fake tensors hold equal values isn't known",
+                                 Operands());
     }
     torch::jit::drop(*stack_, 2);
     torch::jit::push(*stack_, *result);
@@ -456,7 +458,8 @@ class FakeTensorMode::Call {
                           ") is a fake tensor of another FakeTensorMode: ", fake.mode()->Description(), " meets ", mode_.Description());
       });
     }
-    Throw<NotOurFake>(NameOf(op_), ": a fake tensor of another FakeTensorMode: ", fake.mode()->Description(), " meets ", mode_.Description());
+    Throw<NotOurFake>(NameOf(op_), ": a fake tensor of another FakeTensorMode: ", fake.mode()->Description(), " meets ",
+                      mode_.Description());
   }
 
   // Real tensors become fakes, or are refused.
@@ -515,9 +518,10 @@ class FakeTensorMode::Call {
       const c10::Scalar value = at::_local_scalar_dense(tensor);
       if (!value.isComplex()) kind = absl::StrCat("real tensor, the scalar ", value.toDouble());
     }
-    Throw<NotOurFake>(name(), ") is a ", kind, " (", Describe(tensor),
-                      "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on ",
-                      "the way (constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
+    Throw<NotOurFake>(
+        name(), ") is a ", kind, " (", Describe(tensor),
+        "), where fake tensors are wanted. Tensors from outside are made fake with FakeTensorMode::FromReal; tensors made on ",
+        "the way (constants, numbers turned into tensors) are fake only while the mode is on the mode stack (ModeGuard)");
   }
 
   FakeTensorMode& mode_;
@@ -620,8 +624,8 @@ IValue FakeTensorMode::FromReal(const IValue& value) {
 at::Tensor FakeTensorMode::FromConstant(const at::Tensor& real) {
   if (!real.defined()) return real;
   TORCH_CHECK(!IsFake(real), "FakeTensorMode::FromConstant: the tensor (", Describe(real), ") is a fake");
-  TORCH_CHECK(real.layout() == c10::kStrided && real.has_storage(), "FakeTensorMode::FromConstant: only dense tensors with strides, not layout ",
-              real.layout());
+  TORCH_CHECK(real.layout() == c10::kStrided && real.has_storage(),
+              "FakeTensorMode::FromConstant: only dense tensors with strides, not layout ", real.layout());
   const KernelsOnly guard;
   if (!real.device().is_cpu() || real.numel() > options_.constant_limit) return Converter::Fresh(*this, real);
   // What it sees of its storage, alone.

@@ -1,7 +1,8 @@
 #ifndef DDPOPT_FAKE_TENSOR_META_CALL_H_
 #define DDPOPT_FAKE_TENSOR_META_CALL_H_
 
-// One operator call on fakes, not from the cache: fakes become meta tensors, the rule runs, its results become fakes. Private to this package.
+// One operator call on fakes, not from the cache: fakes become meta tensors, the rule runs, its results become fakes.
+// Private to this package.
 
 #include <cstddef>
 #include <memory>

@@ -45,14 +45,34 @@ absl::string_view AtenName(const std::string& name) {
 // What eager allows beyond one device for all. Copies take any; scatters of views and fills copy or read a number; lengths live on the CPU.
 OpInfo::Devices DevicesOf(absl::string_view name) {
   static const auto& any = *new absl::flat_hash_set<absl::string_view>{
-      "copy_", "copy", "_copy_from", "_copy_from_and_resize", "_to_copy", "fill_", "fill", "resize_as_", "resize_as",
-      "diagonal_scatter", "select_scatter", "slice_scatter", "as_strided_scatter", "_foreach_copy_", "_foreach_copy", "_ctc_loss",
-      "_ctc_loss_backward", "_use_cudnn_ctc_loss", "_cudnn_ctc_loss", "_pack_padded_sequence", "_pack_padded_sequence_backward",
-      "_has_compatible_shallow_copy_type", "is_same_size",
+      "copy_",
+      "copy",
+      "_copy_from",
+      "_copy_from_and_resize",
+      "_to_copy",
+      "fill_",
+      "fill",
+      "resize_as_",
+      "resize_as",
+      "diagonal_scatter",
+      "select_scatter",
+      "slice_scatter",
+      "as_strided_scatter",
+      "_foreach_copy_",
+      "_foreach_copy",
+      "_ctc_loss",
+      "_ctc_loss_backward",
+      "_use_cudnn_ctc_loss",
+      "_cudnn_ctc_loss",
+      "_pack_padded_sequence",
+      "_pack_padded_sequence_backward",
+      "_has_compatible_shallow_copy_type",
+      "is_same_size",
   };
   static const auto& indices = *new absl::flat_hash_set<absl::string_view>{
-      "index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_", "_index_put_impl",
-      "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
+      "index",           "_unsafe_index",        "index_put",
+      "index_put_",      "_unsafe_index_put",    "_index_put_impl_",
+      "_index_put_impl", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
   };
   if (any.contains(name)) return OpInfo::Devices::kAny;
   if (indices.contains(name)) return OpInfo::Devices::kIndices;
@@ -116,8 +136,8 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   info.random = op.hasTag(at::Tag::nondeterministic_seeded);
   info.uninitialized = absl::StartsWith(name, "empty") || absl::StartsWith(name, "new_empty") || absl::StartsWith(name, "_empty");
   info.masks = name == "index" || name == "_unsafe_index";
-  if (info.writes_any && (op.hasTag(at::Tag::inplace_view) || name == "resize_" || name == "set_" || name == "resize_as_" ||
-                          name == "detach_")) {
+  if (info.writes_any &&
+      (op.hasTag(at::Tag::inplace_view) || name == "resize_" || name == "set_" || name == "resize_as_" || name == "detach_")) {
     info.writes_metadata_only = name != "resize_as_" && name != "resize_";
     if (name != "detach_") {
       info.cacheable = false;
@@ -142,7 +162,8 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     info.way = Way::kScalarOutput;
   } else if (!info.masks && (op.hasTag(at::Tag::dynamic_output_shape) || IsOneOf(full_name, {"aten::nonzero", "aten::masked_select"}))) {
     info.way = Way::kDynamicShape;
-  } else if (info.own != nullptr || op.hasKernelForDispatchKey(DispatchKey::Meta) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+  } else if (info.own != nullptr || op.hasKernelForDispatchKey(DispatchKey::Meta) ||
+             op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
              op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional)) {
     info.way = Way::kRule;
   } else if (op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) {

@@ -43,8 +43,8 @@ void OperandDevices::CheckWritten(const at::Tensor& operand, std::size_t index) 
 }
 
 void OperandDevices::Refuse(const at::Tensor& operand, std::size_t index) const {
-  fake_errors_internal::Throw<FakeDeviceMismatch>(NameOf(op_), ": Expected all tensors to be on the same device, but argument ", index, " ('",
-                                                  ArgName(op_, index), "') is on ", operand.device().str(), ", others are on ",
+  fake_errors_internal::Throw<FakeDeviceMismatch>(NameOf(op_), ": Expected all tensors to be on the same device, but argument ", index,
+                                                  " ('", ArgName(op_, index), "') is on ", operand.device().str(), ", others are on ",
                                                   device_->str());
 }
 
