@@ -89,8 +89,8 @@ TEST(CheckFakeOps, PassesOnTheRecordsOfThisRepository) {
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   const Json result = Json::parse(outcome.lines().back());
   EXPECT_EQ(result["failed"], 0);
-  EXPECT_GT(result["passed"], 5000);
-  EXPECT_GT(result["operators"].size(), 700);
+  EXPECT_GT(result["passed"], 7500);
+  EXPECT_GT(result["operators"].size(), 850);
 }
 
 TEST(CheckFakeOps, AlteredRecordsFailByOperatorAndKind) {

@@ -36,6 +36,7 @@ std::vector<SweepCase> Known() {
       Rejected(OpCase("isin_transposed", "aten::isin.Tensor_Tensor", {NoGrad({2}), T(NoGrad({3, 2}))})),
       Rejected(OpCase("isin_bools", "aten::isin.Tensor_Tensor", {NoGrad({2}), NoGrad({2}, at::kBool)})),
       OpCase("euclidean_dist", "aten::_euclidean_dist", {NoGrad({2, 3, 4}), NoGrad({5, 4})}),
+      Rejected(OpCase("euclidean_dist_integers", "aten::_euclidean_dist", {Long({3, 4}), Long({5, 4})})),
       OpCase("lu_solve_right", "aten::linalg_lu_solve",
              {NoGrad({3, 3}, at::kComplexFloat), at::full({3}, 1, at::kInt), NoGrad({2, 3}, at::kComplexFloat)}, {{"left", false}}),
       Rejected(OpCase("renorm_integers", "aten::renorm", {Long({3, 3}), 2, 0, 1})),

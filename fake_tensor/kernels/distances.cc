@@ -33,6 +33,7 @@ Tensor EuclideanDist(const Tensor& x1, const Tensor& x2) {
   TORCH_CHECK(x1.size(-1) == x2.size(-1), "_euclidean_dist: both must have the same number of columns, not ", x1.size(-1), " and ",
               x2.size(-1));
   CheckSameDtype(x1, x2, "_euclidean_dist");
+  TORCH_CHECK(x1.is_floating_point(), "_euclidean_dist: floating-point tensors are wanted, not ", x1.scalar_type());
   return Empty(Joined(at::infer_size(BatchSizes(x1), BatchSizes(x2)), {x1.size(-2), x2.size(-2)}), x1.options());
 }
 

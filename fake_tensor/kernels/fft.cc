@@ -104,7 +104,7 @@ Tensor& ComplexToComplexOut(const Tensor& self, IntArrayRef dim, int64_t normali
 }
 Tensor& RealToComplexOut(const Tensor& self, IntArrayRef dim, int64_t normalization, bool onesided, Tensor& out) {
   const int64_t last = dim.empty() ? 0 : at::maybe_wrap_dim(dim.back(), self.dim());
-  const bool mirrored = !onesided && self.dim() > 0 && self.size(last) > 2;
+  const bool mirrored = !onesided && self.numel() != 0 && self.dim() > 0 && self.size(last) > 2;
   TORCH_CHECK(!mirrored || out.is_complex(), "_fft_r2c: the whole spectrum needs a complex out=, not one of ", out.scalar_type());
   return Fill(out, RealToComplex(self, dim, normalization, onesided).sizes());
 }

@@ -145,7 +145,7 @@ Tensor MatrixExp(const Tensor& self) {
 Tensor MatrixSqrth(const Tensor& self) {
   CheckSquare(self, "linalg_matrix_sqrth");
   CheckFloatingOrComplex(self, "linalg_matrix_sqrth");
-  if (self.numel() != 0) CheckLapackDtype(self, "linalg_matrix_sqrth");
+  CheckLapackDtype(self, "linalg_matrix_sqrth");
   return EmptyContiguousLike(self);
 }
 

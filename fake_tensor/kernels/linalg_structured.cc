@@ -51,6 +51,16 @@ Tensor Cross(const Tensor& self, const Tensor& other, int64_t dim) {
   return result;
 }
 
+// The result must not share memory with the operands, whole or in part.
+Tensor& CrossOut(const Tensor& self, const Tensor& other, int64_t dim, Tensor& out) {
+  at::linalg_cross_out(out, self, other, dim);
+  CheckSameDtype(self, other, "linalg_cross");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, other);
+  return out;
+}
+
 // What is solved from the right is solved conjugated and transposed; the result's conjugation stays to be done.
 void ConjugateFromRight(const Tensor& result, bool left) {
   if (!left && result.is_complex() && result.numel() != 0) result._set_conj(!result.is_conj());
@@ -62,6 +72,7 @@ Tensor LuSolve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool lef
 }
 Tensor& LuSolveOut(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint, Tensor& out) {
   at::linalg_lu_solve_out(out, lu, pivots, b, left, adjoint);
+  at::assert_no_internal_overlap(out);
   ConjugateFromRight(out, left);
   return out;
 }
@@ -100,12 +111,12 @@ void CheckedOuts(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 constexpr FakeKernelOptions kStructured = {.out_dtype = FakeKernelOptions::OutDtype::kEqual};
-
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("linalg_lu", Lu, kStructured);
   m.impl("linalg_lu_factor_ex", LuFactor, kStructured);
   m.impl("_linalg_svd", Svd, kStructured);
   m.impl("linalg_cross", Cross, kStructured);
+  m.impl("linalg_cross.out", CrossOut);
   m.impl("linalg_lu_solve", LuSolve);
   m.impl("linalg_lu_solve.out", LuSolveOut);
   m.impl("_linalg_solve_ex", SolveEx);

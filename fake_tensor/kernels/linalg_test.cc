@@ -78,6 +78,7 @@ std::vector<SweepCase> Solvers() {
 
 std::vector<SweepCase> Products() {
   const at::Tensor a = NoGrad({4}, at::kComplexFloat);
+  const at::Tensor vector = NoGrad({3});
   return {
       Rejected(OpCase("mm_mixed", "aten::mm", {NoGrad({2, 3}), As(at::kDouble, NoGrad({3, 2}))})),
       OpCase("mm_out", "aten::mm.out", {NoGrad({2, 3}), NoGrad({3, 2})}, {{"out", NoGrad({5})}}),
@@ -113,6 +114,13 @@ std::vector<SweepCase> Products() {
       OpCase("mvlgamma_in_place", "aten::mvlgamma_", {at::full({2, 3}, 5.0), Number(2)}),
       OpCase("mvlgamma_out", "aten::mvlgamma.out", {at::full({3}, 5.0), Number(2)}, {{"out", As(at::kDouble, NoGrad({2}))}}),
       OpCase("cross", "aten::linalg_cross", {F({2, 3}), F({1, 3})}),
+      Rejected(OpCase("addmm_activation_complex", "aten::_addmm_activation",
+                      {NoGrad({5}, at::kComplexFloat), NoGrad({3, 4}, at::kComplexFloat), NoGrad({4, 5}, at::kComplexFloat)})),
+      OpCase("addmv_without_columns", "aten::addmv", {NoGrad({1}), NoGrad({2, 0}), NoGrad({0})}),
+      OpCase("lu_solve_out_right", "aten::linalg_lu_solve.out",
+             {NoGrad({3, 3}, at::kComplexFloat), at::full({3}, 1, at::kInt), NoGrad({2, 3}, at::kComplexFloat)},
+             {{"left", false}, {"out", NoGrad({0}, at::kComplexFloat)}}),
+      Rejected(OpCase("cross_into_operand", "aten::linalg_cross.out", {vector, NoGrad({3})}, {{"out", vector}})),
       Rejected(OpCase("cross_mixed", "aten::linalg_cross", {NoGrad({3}), Long({3})})),
   };
 }

@@ -7,6 +7,7 @@
 #include "ATen/MemoryOverlap.h"
 #include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/_addmm_activation.h"
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/addmv.h"
 #include "ATen/ops/baddbmm.h"
@@ -67,6 +68,15 @@ Tensor& AddmmOut(const Tensor& self, const Tensor& mat1, const Tensor& mat2, con
   at::addmm_out(out, self, mat1, mat2, beta, alpha);
   at::assert_no_internal_overlap(out);
   return out;
+}
+
+Tensor AddmmActivation(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, bool use_gelu) {
+  Tensor sum = at::_addmm_activation(self, mat1, mat2, beta, alpha, use_gelu);
+  TORCH_CHECK(use_gelu ? sum.is_floating_point() : !sum.is_complex(), "_addmm_activation: there is no ", use_gelu ? "gelu" : "relu", " of ",
+              sum.scalar_type());
+  CheckFactor(beta, sum.scalar_type(), "_addmm_activation");
+  CheckFactor(alpha, sum.scalar_type(), "_addmm_activation");
+  return sum;
 }
 
 Tensor Bmm(const Tensor& self, const Tensor& mat2) {
@@ -145,7 +155,7 @@ Tensor Vdot(const Tensor& self, const Tensor& other) {
 
 // Without columns, what is left is self times beta, in self's own shape.
 void ShrinkWithoutColumns(Tensor& out, const Tensor& self, const Tensor& mat, const Scalar& beta) {
-  if (mat.numel() == 0 && out.numel() != 0 && beta.toComplexDouble() != 0.0 && out.sizes() != self.sizes()) out.resize_(self.sizes());
+  if (mat.numel() == 0 && beta.toComplexDouble() != 0.0 && out.sizes() != self.sizes()) out.resize_(self.sizes());
 }
 Tensor Addmv(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha) {
   Tensor sum = at::addmv(self, mat, vec, beta, alpha);
@@ -294,6 +304,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("addmm", Addmm);
   m.impl("addmm_", AddmmInPlace);
   m.impl("addmm.out", AddmmOut);
+  m.impl("_addmm_activation", AddmmActivation, kBlas);
   m.impl("bmm", Bmm, kBlasInto);
   m.impl("baddbmm", Baddbmm);
   m.impl("baddbmm_", BaddbmmInPlace);
