@@ -10,7 +10,6 @@
 #include "ATen/Context.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/Tensor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
@@ -215,7 +214,6 @@ const Setting kSettings[] = {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const Model& model : AllModels()) {
-    if (absl::StartsWith(model.name, "convnet") || model.name == "lstm" || model.name == "dlrm" || model.name == "tcn") continue;
     for (const Setting& setting : kSettings) cases.push_back({&model, &setting});
   }
   return cases;

@@ -68,9 +68,9 @@ RnnGrads RnnLayerBackward(const Tensor& input, const Tensor& weight_input, const
                           const Tensor& /*workspace*/) {
   if (!Given(grad_output) && !Given(grad_hy) && !Given(grad_cy)) return {};
   TORCH_CHECK(mode == kLstm, "mkldnn_rnn_layer_backward: only LSTMs (mode 2) are there, not mode ", mode);
-  return {EmptyContiguousLike(input),      EmptyContiguousLike(weight_input), EmptyContiguousLike(weight_hidden),
-          EmptyContiguousLike(bias_input), EmptyContiguousLike(bias_hidden),  EmptyContiguousLike(hx),
-          EmptyContiguousLike(cx)};
+  // oneDNN computes them in float, whatever the operands are.
+  const auto grad = [](const Tensor& of) { return Empty(of.sizes(), of.options().dtype(at::kFloat)); };
+  return {grad(input), grad(weight_input), grad(weight_hidden), grad(bias_input), grad(bias_hidden), grad(hx), grad(cx)};
 }
 
 DDPOPT_FAKE_KERNELS(m) {
