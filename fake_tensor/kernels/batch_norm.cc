@@ -52,8 +52,8 @@ at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const Ma
   CheckInput(name, input, training);
   if (!AllContiguous(input, {&weight, &bias, &running_mean, &running_var})) {
     for (const MaybeTensor* tensor : {&weight, &bias}) {
-      TORCH_CHECK(!Given(*tensor) || (*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1), name, ": a parameter doesn't have ",
-                  input.size(1), " elements");
+      TORCH_CHECK(!Given(*tensor) || ((*tensor)->dim() == 1 && ((*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1))), name,
+                  ": a parameter doesn't have ", input.size(1), " elements");
     }
   }
   return input.options().dtype(dtype);

@@ -73,12 +73,15 @@ std::tuple<Tensor&, Tensor&> MultilabelMarginLossForwardOut(const Tensor& self, 
   return {output, is_target};
 }
 
-Tensor MultilabelMarginLossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/,
+Tensor MultilabelMarginLossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction,
                                     const Tensor& is_target) {
   constexpr const char* kName = "multilabel_margin_loss_backward";
   CheckMultilabel(kName, self, target);
   TORCH_CHECK(is_target.sizes() == target.sizes(), kName, ": is_target has shape ", is_target.sizes(), ", the target ", target.sizes());
   if (self.numel() != 0) {
+    const int64_t samples = self.dim() == 2 ? self.size(0) : 1;
+    TORCH_CHECK(reduction != at::Reduction::None || grad_output.dim() == 0 || (grad_output.dim() == 1 && grad_output.size(0) == samples),
+                kName, ": grad_output of shape ", grad_output.sizes(), " for an input of ", self.sizes());
     CheckDtype(kName, grad_output, self.scalar_type());
     CheckDtype(kName, is_target, self.scalar_type());
   }
@@ -125,7 +128,7 @@ Tensor NllLoss2dBackwardContiguous(const Tensor& grad_output, const Tensor& self
   }
   if (self.numel() != 0) {
     CheckDtype(kName, grad_output, self.scalar_type());
-    CheckDtype(kName, total_weight, self.scalar_type());
+    if (reduction != at::Reduction::None) CheckDtype(kName, total_weight, self.scalar_type());
   }
   return EmptyContiguousLike(self);
 }

@@ -96,8 +96,11 @@ Tensor EmbeddingBagBackward(const Tensor& grad, const Tensor& indices, const Ten
   CheckIndices("_embedding_bag_backward", indices);
   CheckIndices("_embedding_bag_backward", offsets);
   TORCH_CHECK(indices.dim() == 1 && offsets.dim() == 1, "_embedding_bag_backward: indices and offsets must be vectors");
-  for (const Tensor* tensor : {&indices, &offsets, &offset2bag}) CheckContiguous("_embedding_bag_backward", *tensor);
-  // Indices and offsets are brought to one dtype.
+  // Indices and offsets are brought to one dtype, int32 ones by a copy.
+  if (indices.scalar_type() == at::kLong || indices.scalar_type() == offsets.scalar_type()) {
+    CheckContiguous("_embedding_bag_backward", indices);
+  }
+  CheckContiguous("_embedding_bag_backward", offset2bag);
   const Tensor& index = indices.scalar_type() == at::kLong ? indices : offsets;
   // Bags that weren't kept are found again.
   return EmbeddingBagDenseBackward(grad, index, offset2bag.numel() == 0 ? index : offset2bag, bag_size, maximum_indices, num_weights,

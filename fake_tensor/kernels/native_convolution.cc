@@ -117,7 +117,7 @@ Sizes TransposedOutput(const char* name, const Tensor& input, const Tensor& weig
               spatial + 1, " or ", spatial + 2, " dimensions is wanted, not ", input.sizes());
   TORCH_CHECK(weight.numel() != 0 && (weight.dim() == 2 || weight.dim() == spatial + 2), name, ": a non-empty weight of ", spatial + 2,
               " dimensions is wanted, not ", weight.sizes());
-  TORCH_CHECK(weight.dim() == 2 || weight.sizes().slice(2) == IntArrayRef(window.kernel), name, ": a weight of kernel size ",
+  TORCH_CHECK(spatial == 2 || weight.sizes().slice(2) == IntArrayRef(window.kernel), name, ": a weight of kernel size ",
               IntArrayRef(window.kernel), " is wanted, not ", weight.sizes());
   if (Given(bias)) {
     TORCH_CHECK(spatial == 2 || bias->scalar_type() == input.scalar_type(), name, ": expected the bias to be ", input.scalar_type(),

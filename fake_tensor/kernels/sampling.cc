@@ -52,12 +52,14 @@ std::tuple<Tensor, Tensor> GridSamplerBackward(const Tensor& grad_output, const 
 
 // These know floats only.
 Tensor GridSamplerFallback(const Tensor& input, const Tensor& grid, int64_t interpolation, int64_t padding, bool align_corners) {
-  TORCH_CHECK(input.scalar_type() == at::kFloat, "_grid_sampler_2d_cpu_fallback: expected Float, found ", input.scalar_type());
+  TORCH_CHECK(input.scalar_type() == at::kFloat || input.numel() == 0 || grid.numel() == 0,
+              "_grid_sampler_2d_cpu_fallback: expected Float, found ", input.scalar_type());
   return GridSampler<2>(input, grid, interpolation, padding, align_corners);
 }
 std::tuple<Tensor, Tensor> GridSamplerFallbackBackward(const Tensor& grad_output, const Tensor& input, const Tensor& grid,
                                                        int64_t interpolation, int64_t padding, bool align_corners) {
-  TORCH_CHECK(input.scalar_type() == at::kFloat, "_grid_sampler_2d_cpu_fallback_backward: expected Float, found ", input.scalar_type());
+  TORCH_CHECK(input.scalar_type() == at::kFloat || input.numel() == 0 || grid.numel() == 0,
+              "_grid_sampler_2d_cpu_fallback_backward: expected Float, found ", input.scalar_type());
   return GridSamplerBackward<2>(grad_output, input, grid, interpolation, padding, align_corners, {true, true});
 }
 
