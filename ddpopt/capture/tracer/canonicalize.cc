@@ -58,7 +58,9 @@ struct Operators {
   }
 };
 
-bool Calls(const Node* node, const c10::OperatorHandle& op) { return node != nullptr && node->is_operator() && node->operator_handle() == op; }
+bool Calls(const Node* node, const c10::OperatorHandle& op) {
+  return node != nullptr && node->is_operator() && node->operator_handle() == op;
+}
 
 // The node's value if it is known to be one tensor.
 const at::Tensor* ValueOf(const Node* node) {
@@ -146,7 +148,9 @@ class Rewriter {
     Node* x = NodeArgument(addmm, 1, 3);
     Node* transpose = NodeArgument(addmm, 2, 3);
     Node* weight = Transposed(transpose, addmm);
-    if (bias == nullptr || x == nullptr || weight == nullptr || !IsBias(bias, weight) || !OneDtype(x, weight, bias)) return absl::OkStatus();
+    if (bias == nullptr || x == nullptr || weight == nullptr || !IsBias(bias, weight) || !OneDtype(x, weight, bias)) {
+      return absl::OkStatus();
+    }
     return Replace({addmm}, transpose, Operators::Get().linear, {x, weight, bias}, "linear");
   }
 
@@ -180,7 +184,9 @@ class Rewriter {
       return absl::OkStatus();
     }
     for (const auto& [name, value] : empty->kwargs()) {
-      if (name != "memory_format" || value.constant() != c10::IValue(static_cast<int64_t>(at::MemoryFormat::Preserve))) return absl::OkStatus();
+      if (name != "memory_format" || value.constant() != c10::IValue(static_cast<int64_t>(at::MemoryFormat::Preserve))) {
+        return absl::OkStatus();
+      }
     }
     const c10::IValue& number = fill->args()[1].constant();
     const at::Tensor* value = ValueOf(x);
@@ -188,11 +194,14 @@ class Rewriter {
       return absl::OkStatus();
     }
     // Of the three, fill_ alone is an effect before the last.
-    if (before_.at(sub).effects - before_.at(empty).effects != 1 || before_.at(sub).modes != before_.at(empty).modes) return absl::OkStatus();
+    if (before_.at(sub).effects - before_.at(empty).effects != 1 || before_.at(sub).modes != before_.at(empty).modes) {
+      return absl::OkStatus();
+    }
     return Replace({empty, fill, sub}, nullptr, ops.rsub, {x, number}, "rsub");
   }
 
-  // Whether a tensor of that dtype holds the number as it is: where it doesn't, filling a tensor rounds it, and subtracting from a number may not.
+  // Whether a tensor of that dtype holds the number as it is: where it doesn't, filling a tensor rounds it, and subtracting from a number
+  // may not.
   static bool Representable(const c10::Scalar& number, const at::Tensor& like) {
     const at::ScalarType dtype = like.scalar_type();
     if (c10::isIntegralType(dtype, /*includeBool=*/false)) return dtype == at::kLong && number.isIntegral(/*includeBool=*/false);
@@ -231,7 +240,8 @@ class Rewriter {
   }
 
   // Puts a call in the place of the last of `nodes`, whose value it takes over; the transpose goes too if nobody else uses it.
-  absl::Status Replace(std::vector<Node*> nodes, Node* transpose, const c10::OperatorHandle& op, std::vector<Argument> args, const char* name) {
+  absl::Status Replace(std::vector<Node*> nodes, Node* transpose, const c10::OperatorHandle& op, std::vector<Argument> args,
+                       const char* name) {
     Node* last = nodes.back();
     Node* call = nullptr;
     {

@@ -12,9 +12,10 @@
 //   add.Scalar, sub, mul, div, ... ->  add.Tensor with a number, ...  x + 1
 //   empty_like, fill_, sub_        ->  rsub.Scalar                    1 - x
 //
-// Only where nothing can tell the difference: intermediate values have no other user, no node with an effect (effects.h) lies between, and metadata
-// (meta().val) shows a matrix as weight, a vector as bias, and one dtype. Values without metadata are left as they are. Results are the same bits, with
-// one exception that docs/capture.md explains: linear of a value with three dimensions and a bias adds the bias within the product.
+// Only where nothing can tell the difference: intermediate values have no other user, no node with an effect (effects.h) lies between, and
+// metadata (meta().val) shows a matrix as weight, a vector as bias, and one dtype. Values without metadata are left as they are. Results
+// are the same bits, with one exception that docs/capture.md explains: linear of a value with three dimensions and a bias adds the bias
+// within the product.
 
 #include "absl/status/statusor.h"
 #include "fx_graph/graph_module.h"
@@ -22,7 +23,8 @@
 
 namespace ddpopt {
 
-// Returns whether anything changed. Graphs nested in the module are treated likewise. Linear in the number of nodes. Errors: none of its own.
+// Returns whether anything changed. Graphs nested in the module are treated likewise. Linear in the number of nodes. Errors: none of its
+// own.
 absl::StatusOr<bool> CanonicalizeModuleForms(fx::GraphModule& module);
 
 // "canonicalize"; no options.

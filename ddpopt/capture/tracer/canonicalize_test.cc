@@ -155,7 +155,8 @@ TEST(CanonicalizeTest, NothingMovesAcrossAnEffect) {
         return ones.sub_(y);
       },
       torch::randn({5, 4}));
-  EXPECT_THAT(subtracted.operators, ElementsAre("aten::clone", "aten::empty_like", "aten::fill_.Scalar", "aten::mul_.Tensor", "aten::sub_.Tensor"));
+  EXPECT_THAT(subtracted.operators,
+              ElementsAre("aten::clone", "aten::empty_like", "aten::fill_.Scalar", "aten::mul_.Tensor", "aten::sub_.Tensor"));
 }
 
 TEST(CanonicalizeTest, OtherSumsOfProductsStay) {
@@ -167,7 +168,8 @@ TEST(CanonicalizeTest, OtherSumsOfProductsStay) {
   // Not one bias for each output; another factor.
   unchanged([](NetImpl& net, at::Tensor x) { return torch::addmm(torch::ones({5, 3}), x, net.layer->weight.t()); }, torch::randn({5, 4}));
   unchanged([](NetImpl& net, at::Tensor x) { return torch::addmm(net.layer->bias, x, net.layer->weight.t(), 2); }, torch::randn({5, 4}));
-  unchanged([](NetImpl& net, at::Tensor x) { return torch::addmm(net.layer->bias, x, net.layer->weight.transpose(0, 1)); }, torch::randn({5, 4}));
+  unchanged([](NetImpl& net, at::Tensor x) { return torch::addmm(net.layer->bias, x, net.layer->weight.transpose(0, 1)); },
+            torch::randn({5, 4}));
   unchanged([](NetImpl&, at::Tensor x) { return torch::matmul(x, x.t()); }, torch::randn({4}));
 }
 
@@ -180,7 +182,8 @@ TEST(CanonicalizeTest, NumbersAreTensorsAsInPython) {
         return torch::sub(torch::add(y, 2, 3), 1, 2).div(3, "floor");
       },
       torch::randn({5, 4}));
-  EXPECT_THAT(result.operators, ElementsAre("aten::add.Tensor", "aten::mul.Tensor", "aten::sub.Tensor", "aten::div_.Tensor", "aten::add_.Tensor",
+  EXPECT_THAT(result.operators,
+              ElementsAre("aten::add.Tensor", "aten::mul.Tensor", "aten::sub.Tensor", "aten::div_.Tensor", "aten::add_.Tensor",
                                             "aten::add.Tensor", "aten::sub.Tensor", "aten::div.Tensor_mode"));
   EXPECT_THAT(result.value, TensorEq(result.expected));
   const Canonical integers = Trace([](NetImpl&, at::Tensor x) { return (x + 1) / 2 * 1.5; }, torch::arange(4));

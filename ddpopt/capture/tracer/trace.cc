@@ -1,301 +1,229 @@
 #include "ddpopt/capture/tracer/trace.h"
 
-#include <string>
-#include <utility>
+#include <cstring>
+#include <optional>
 
-#include "ATen/core/dispatch/Dispatcher.h"
-#include "ATen/core/grad_mode.h"
+#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/autocast_mode.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "c10/core/InferenceMode.h"
 #include "ddpopt/capture/tracer/canonicalize.h"
+#include "ddpopt/capture/tracer/tracing_mode.h"
+#include "ddpopt/capture/tracer/values.h"
+#include "fx_graph/passes/dead_code.h"
 #include "interpreter/mode_stack.h"
+#include "torch/csrc/autograd/variable.h"
 #include "torch/nn/module.h"
 
 namespace ddpopt {
 namespace {
 
-// Whether an argument may be left out of the node because it has its default value.
-bool IsDefault(const c10::Argument& argument, const c10::IValue& value) {
-  const auto& fallback = argument.default_value();
-  if (!fallback.has_value()) return false;
-  if (fallback->isNone() || value.isNone()) return fallback->isNone() && value.isNone();
-  if (value.isTensor() || value.isTensorList()) return false;
-  return fallback->tagKind() == value.tagKind() && *fallback == value;
-}
+using c10::IValue;
 
-// "add" of aten::add.Tensor: what PyTorch's own tracers name the node.
-absl::string_view PacketName(const c10::OperatorHandle& op) {
-  const absl::string_view name = op.operator_name().name;
-  return name.substr(name.rfind(':') + 1);
-}
-
-// Sees every operator that forward calls, runs it on fakes, and writes it down.
-class TracingMode : public Mode {
+// What a capture must leave as it is, and what forward would change past the operators that the tracer sees.
+class RealState {
  public:
-  TracingMode(std::shared_ptr<FakeTensorMode> fakes, fx::GraphModule* module)
-      : fakes_(std::move(fakes)), module_(module), grad_enabled_(c10::GradMode::is_enabled()) {}
-
-  Level level() const override { return Level::kPreAutograd; }
-  absl::string_view name() const override { return "TracingMode"; }
-
-  void AddInput(std::size_t index, const at::Tensor& fake) {
-    fx::Node* node = module_->graph().Placeholder(absl::StrCat("arg_", index));
-    Record(node, fake);
+  RealState(const torch::nn::Module* module, const std::vector<at::Tensor>& inputs) : module_(module), generator_(GeneratorState()) {
+    for (const auto& [name, tensor] : Attributes()) tensors_.push_back(Look(name, tensor));
+    num_attributes_ = tensors_.size();
+    for (std::size_t i = 0; i < inputs.size(); ++i) tensors_.push_back(Look(absl::StrCat("input ", i), inputs[i]));
   }
 
-  void AddAttr(const std::string& path, const at::Tensor& real, fx::GraphModule::AttrKind kind) {
-    if (attr_paths_.contains(real.unsafeGetTensorImpl())) return;  // a tie: the first path stands for it
-    attr_paths_[real.unsafeGetTensorImpl()] = path;
-    const absl::Status status = module_->AddAttr(path, real, kind);
-    TORCH_CHECK(status.ok(), status.ToString());
-  }
-
-  void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
-    const std::string name = c10::toString(op.operator_name());
-    TORCH_CHECK(c10::GradMode::is_enabled() == grad_enabled_, "tracing ", name,
-                ": forward changes the grad mode (a no_grad region, or a custom autograd::Function), which the tracer does not support");
-    TORCH_CHECK(!c10::InferenceMode::is_enabled(), "tracing ", name, ": forward runs in inference mode, which the tracer does not support");
-    for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-      TORCH_CHECK(!at::autocast::is_autocast_enabled(device), "tracing ", name, ": forward runs under autocast, which the tracer does not support");
-    }
-
-    const c10::FunctionSchema& schema = op.schema();
-    const std::size_t num_args = schema.arguments().size();
-    std::vector<fx::Argument> args;
-    fx::Kwargs kwargs;
-    auto values = torch::jit::last(*stack, num_args);
-    // Positional arguments that follow the last one without its default value are left out, as torch.fx's printed graphs do.
-    std::size_t last_kept = 0;
-    for (std::size_t i = 0; i < num_args; ++i) {
-      const c10::Argument& argument = schema.arguments()[i];
-      if (!argument.kwarg_only() && !IsDefault(argument, values[i])) last_kept = i + 1;
-    }
-    for (std::size_t i = 0; i < num_args; ++i) {
-      const c10::Argument& argument = schema.arguments()[i];
-      c10::IValue& value = (*stack)[stack->size() - num_args + i];
-      if (argument.kwarg_only()) {
-        if (!IsDefault(argument, value)) kwargs.emplace_back(argument.name(), Convert(value, name));
-      } else if (i < last_kept) {
-        args.push_back(Convert(value, name));
+  // What has changed; empty if nothing has.
+  std::string Difference() const {
+    const auto attributes = Attributes();
+    if (attributes.size() != num_attributes_) return "forward registers or removes parameters or buffers";
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const State& before = tensors_[i];
+      if (i < num_attributes_ && !attributes[i].second.is_same(before.tensor)) {
+        return absl::StrCat("forward replaces ", before.name, " by another tensor");
       }
+      const State now = Look(before.name, before.tensor);
+      if (now.storage != before.storage || now.sizes != before.sizes) {
+        return absl::StrCat("forward changes the data or the shape of ", before.name, " (set_data)");
+      }
+      if (now.version != before.version) {
+        return absl::StrCat("forward writes to ", before.name, " by something that the tracer doesn't see, such as another thread");
+      }
+      if (now.requires_grad != before.requires_grad) return absl::StrCat("forward changes requires_grad of ", before.name);
+      if (now.hooks != before.hooks) return absl::StrCat("forward registers a hook on ", before.name, ", which the graph can't express");
     }
-
-    try {
-      op.callBoxed(stack);
-    } catch (const c10::Error& error) {
-      TORCH_CHECK(false, "tracing ", name, ": ", error.what_without_backtrace());
+    const at::Tensor generator = GeneratorState();
+    if (std::memcmp(generator.const_data_ptr(), generator_.const_data_ptr(), generator.nbytes()) != 0) {
+      return "forward seeds the default random generator, or draws from it past ATen's operators; the graph can't express that";
     }
-
-    const std::size_t num_returns = schema.returns().size();
-    const auto results = torch::jit::last(*stack, num_returns);
-    bool any_tensor = num_returns == 0;
-    for (const c10::IValue& result : results) any_tensor |= result.isTensor() || result.isTensorList();
-    // Questions about metadata (is_same_size, result_type, ...) are answered by the fakes and leave nothing to run.
-    if (!any_tensor) return;
-    fx::Node* node = module_->graph().CallFunction(op, std::move(args), std::move(kwargs), PacketName(op));
-    if (num_returns == 0) return;
-    if (num_returns == 1) {
-      RecordResult(node, results[0]);
-      return;
-    }
-    std::vector<c10::IValue> elements(results.begin(), results.end());
-    node->meta().val = c10::ivalue::Tuple::create(elements);
-    RecordElements(node, elements);
+    return "";
   }
-
-  // The node of forward's result.
-  fx::Argument Result(const at::Tensor& tensor) { return TensorNode(tensor, "output", nullptr); }
 
  private:
-  struct Known {
-    fx::Node* node;
-    at::Tensor fake;  // keeps the address from being used again
+  struct State {
+    std::string name;
+    at::Tensor tensor;
+    const c10::StorageImpl* storage;
+    std::vector<int64_t> sizes;
+    std::optional<std::uint32_t> version;
     bool requires_grad;
+    std::size_t hooks;
   };
 
-  void Record(fx::Node* node, const at::Tensor& fake) {
-    node->meta().val = fake;
-    known_.insert_or_assign(fake.unsafeGetTensorImpl(), Known{node, fake, fake.requires_grad()});
-    if (fake.has_storage()) by_storage_[fake.storage().unsafeGetStorageImpl()].push_back(fake.unsafeGetTensorImpl());
+  std::vector<std::pair<std::string, at::Tensor>> Attributes() const {
+    std::vector<std::pair<std::string, at::Tensor>> result;
+    if (module_ == nullptr) return result;
+    for (const auto& item : module_->named_parameters()) {
+      if (item.value().defined()) result.emplace_back(absl::StrCat("parameter \"", item.key(), "\""), item.value());
+    }
+    for (const auto& item : module_->named_buffers()) {
+      if (item.value().defined()) result.emplace_back(absl::StrCat("buffer \"", item.key(), "\""), item.value());
+    }
+    return result;
   }
 
-  void RecordResult(fx::Node* node, const c10::IValue& result) {
-    if (result.isTensor()) {
-      if (result.toTensor().defined()) Record(node, result.toTensor());
-    } else if (result.isTensorList()) {
-      node->meta().val = result;
-      std::vector<c10::IValue> elements;
-      for (const at::Tensor& tensor : result.toTensorVector()) elements.emplace_back(tensor);
-      RecordElements(node, elements);
-    }
+  static State Look(std::string name, const at::Tensor& tensor) {
+    return {std::move(name),
+            tensor,
+            tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr,
+            tensor.sizes().vec(),
+            tensor.is_inference() ? std::nullopt : std::optional<std::uint32_t>(static_cast<std::uint32_t>(tensor._version())),
+            tensor.requires_grad(),
+            torch::autograd::impl::get_autograd_meta(tensor) == nullptr ? 0 : torch::autograd::impl::hooks(tensor).size()};
   }
 
-  void RecordElements(fx::Node* node, const std::vector<c10::IValue>& elements) {
-    for (std::size_t i = 0; i < elements.size(); ++i) {
-      if (!elements[i].isTensor() && !elements[i].isTensorList()) continue;
-      fx::Node* item = module_->graph().CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"},
-                                                   {node, c10::IValue(static_cast<int64_t>(i))}, {}, "getitem");
-      RecordResult(item, elements[i]);
-    }
+  static at::Tensor GeneratorState() {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    return generator.get_state();
   }
 
-  // The argument a value stands for; tensors inside `value` are replaced by their fakes.
-  fx::Argument Convert(c10::IValue& value, const std::string& op) {
-    if (value.isTensor()) {
-      if (!value.toTensor().defined()) return fx::Argument();
-      at::Tensor fake;
-      fx::Argument argument = TensorNode(value.toTensor(), op, &fake);
-      value = fake;
-      return argument;
-    }
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> fakes;
-      std::vector<fx::Argument> elements;
-      for (const at::Tensor& tensor : value.toTensorVector()) {
-        at::Tensor fake;
-        elements.push_back(TensorNode(tensor, op, &fake));
-        fakes.push_back(fake);
-      }
-      value = fakes;
-      return fx::Argument::List(std::move(elements));
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> fakes;
-      std::vector<fx::Argument> elements;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        if (tensor.has_value() && tensor->defined()) {
-          at::Tensor fake;
-          elements.push_back(TensorNode(*tensor, op, &fake));
-          fakes.push_back(fake);
-        } else {
-          elements.emplace_back();
-          fakes.push_back(std::nullopt);
-        }
-      }
-      value = fakes;
-      return fx::Argument::List(std::move(elements));
-    }
-    TORCH_CHECK(!value.isGenerator(), "tracing ", op, ": an explicit random generator can't be captured in a graph");
-    return fx::Argument(value);
-  }
-
-  fx::Argument TensorNode(const at::Tensor& tensor, const std::string& op, at::Tensor* fake_out) {
-    const at::Tensor fake = IsFake(tensor) ? tensor : fakes_->FromReal(tensor);
-    if (fake_out != nullptr) *fake_out = fake;
-    if (const auto it = known_.find(fake.unsafeGetTensorImpl()); it != known_.end()) {
-      TORCH_CHECK(it->second.requires_grad == fake.requires_grad(), "tracing ", op, ": requires_grad of %", it->second.node->name(),
-                  " was changed outside of the graph");
-      return it->second.node;
-    }
-    if (!IsFake(tensor)) return AttrNode(tensor, fake);
-    // torch::zeros, .data() and the like hand out a new tensor object over a storage we know.
-    if (tensor.has_storage()) {
-      if (const auto it = by_storage_.find(tensor.storage().unsafeGetStorageImpl()); it != by_storage_.end()) {
-        for (auto impl = it->second.rbegin(); impl != it->second.rend(); ++impl) {
-          const Known known = known_.at(*impl);
-          if (!SameLayout(known.fake, tensor)) continue;
-          if (known.requires_grad == tensor.requires_grad()) {
-            Alias(known.node, tensor);
-            return known.node;
-          }
-          TORCH_CHECK(known.requires_grad, "tracing ", op, ": a tensor made in forward was given requires_grad outside of the graph");
-          fx::Node* detached = module_->graph().CallFunction(c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", ""),
-                                                                    {known.node}, {}, "detach");
-          Record(detached, tensor);
-          return detached;
-        }
-      }
-    }
-    TORCH_CHECK(false, "tracing ", op, ": takes a tensor of shape ", tensor.sizes(),
-                " that was made in forward by something the tracer cannot see (not an ATen operator)");
-  }
-
-  void Alias(fx::Node* node, const at::Tensor& fake) {
-    known_.insert_or_assign(fake.unsafeGetTensorImpl(), Known{node, fake, fake.requires_grad()});
-  }
-
-  static bool SameLayout(const at::Tensor& a, const at::Tensor& b) {
-    return a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset() && a.scalar_type() == b.scalar_type();
-  }
-
-  // A parameter or buffer of the module, or else a constant of the graph.
-  fx::Node* AttrNode(const at::Tensor& real, const at::Tensor& fake) {
-    auto it = attr_paths_.find(real.unsafeGetTensorImpl());
-    if (it == attr_paths_.end()) {
-      const std::string path = absl::StrCat("_tensor_constant", num_constants_++);
-      TORCH_CHECK(!real.requires_grad(), "forward uses a tensor of shape ", real.sizes(),
-                  " that requires grad and is neither a parameter nor an input of the module; register it as a parameter");
-      AddAttr(path, real, fx::GraphModule::AttrKind::kConstant);
-      it = attr_paths_.find(real.unsafeGetTensorImpl());
-    }
-    fx::Node* node = module_->graph().GetAttr(it->second);
-    const fx::GraphModule::AttrKind kind = module_->GetAttr(it->second)->kind;
-    node->meta().is_parameter = kind == fx::GraphModule::AttrKind::kParameter;
-    node->meta().is_buffer = kind == fx::GraphModule::AttrKind::kBuffer;
-    Record(node, fake);
-    return node;
-  }
-
-  std::shared_ptr<FakeTensorMode> fakes_;
-  fx::GraphModule* module_;
-  bool grad_enabled_;
-  int num_constants_ = 0;
-  absl::flat_hash_map<const c10::TensorImpl*, Known> known_;
-  absl::flat_hash_map<const c10::StorageImpl*, std::vector<const c10::TensorImpl*>> by_storage_;
-  absl::flat_hash_map<const c10::TensorImpl*, std::string> attr_paths_;
+  const torch::nn::Module* module_;
+  std::vector<State> tensors_;
+  std::size_t num_attributes_ = 0;
+  at::Tensor generator_;
 };
 
+class AutocastCacheOff {
+ public:
+  AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) { at::autocast::set_autocast_cache_enabled(false); }
+  ~AutocastCacheOff() { at::autocast::set_autocast_cache_enabled(before_); }
+
+ private:
+  bool before_;
+};
+
+// "arg_0", "arg_1_0": where the tensor leaves are.
+void LeafNames(const IValue& value, const std::string& prefix, std::vector<std::string>* names) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) names->push_back(prefix);
+  } else if (value.isGenericDict()) {
+    int i = 0;
+    for (const auto& entry : value.toGenericDict()) LeafNames(entry.value(), absl::StrCat(prefix, "_", i++), names);
+  } else if (value.isTuple() || value.isList()) {
+    int i = 0;
+    for (const IValue& element : ElementsOf(value)) LeafNames(element, absl::StrCat(prefix, "_", i++), names);
+  }
+}
+
+at::Tensor WithoutHistory(const at::Tensor& fake) {
+  const c10::VariableVersion version = fake.is_inference() ? c10::VariableVersion(c10::VariableVersion::DISABLED) : c10::VariableVersion(0);
+  at::Tensor copy(fake.unsafeGetTensorImpl()->shallow_copy_and_detach(version, /*allow_tensor_metadata_change=*/true));
+  if (fake.requires_grad() && !fake.is_inference()) copy.set_requires_grad(true);
+  return copy;
+}
+
+absl::StatusOr<TracedModule> Trace(const torch::nn::Module* module, const IValue& arguments, const std::shared_ptr<FakeTensorMode>& mode,
+                                   const ValueForward& forward, const TraceOptions& options) {
+  TracedModule traced;
+  std::vector<at::Tensor> inputs;
+  traced.arguments = FlattenValue(arguments, &inputs);
+  std::vector<std::string> names;
+  LeafNames(arguments, "arg", &names);
+  traced.module = std::make_shared<fx::GraphModule>();
+  auto tracing = std::make_shared<TracingMode>(mode, traced.module.get());
+  if (module != nullptr) {
+    const auto add = [&](const std::string& name, const at::Tensor& tensor, fx::GraphModule::AttrKind kind) {
+      if (!tensor.defined()) return;
+      if (std::string path = tracing->AddAttr(name, tensor, kind); path != name) traced.ties.emplace_back(name, std::move(path));
+    };
+    for (const auto& item : module->named_parameters()) add(item.key(), item.value(), fx::GraphModule::AttrKind::kParameter);
+    for (const auto& item : module->named_buffers()) add(item.key(), item.value(), fx::GraphModule::AttrKind::kBuffer);
+  }
+  const RealState before(module, inputs);
+  std::vector<IValue> placeholders;
+  std::vector<std::pair<at::Tensor, IValue>> twins;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor fake = mode->FromReal(inputs[i]);
+    IValue twin;
+    for (const auto& [other, others_twin] : twins) {
+      if (other.is_same(fake)) twin = others_twin;
+    }
+    if (twin.isNone()) twins.emplace_back(fake, twin = WithoutHistory(fake));
+    traced.fake_inputs.push_back(twin);
+    tracing->AddInput(names[i], fake);
+  }
+  twins.clear();
+  {
+    const AutocastCacheOff cache_off;
+    const ModeGuard fakes_on(mode);
+    IValue result;
+    {
+      const ModeGuard tracing_on(tracing);
+      result = forward(MapTensors(arguments, [&](const at::Tensor& tensor) -> IValue { return mode->FromReal(tensor); }));
+    }
+    tracing->Finish(result);
+  }
+  tracing->CheckEnd();
+  if (const std::string difference = before.Difference(); !difference.empty()) return absl::UnimplementedError(difference);
+  traced.own_constants = tracing->own_constants();
+  if (const std::vector<std::string> escaped = tracing->Release(); !escaped.empty()) {
+    return absl::UnimplementedError(absl::StrCat("forward keeps a tensor that it computes (%", absl::StrJoin(escaped, ", %"),
+                                                 ") beyond the call, in a member or elsewhere, where the graph couldn't put a new one each time"));
+  }
+  const std::vector<fx::Node*> nodes = traced.module->graph().FindNodes(fx::Op::kPlaceholder);
+  for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->meta().val = traced.fake_inputs[i];
+  if (options.canonicalize) DDPOPT_RETURN_IF_ERROR(CanonicalizeModuleForms(*traced.module).status());
+  DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*traced.module).status());
+  DDPOPT_RETURN_IF_ERROR(traced.module->Lint());
+  return traced;
+}
+
 }  // namespace
+
+absl::StatusOr<TracedModule> TraceCall(const torch::nn::Module* module, const IValue& arguments,
+                                       const std::shared_ptr<FakeTensorMode>& mode, const ValueForward& forward,
+                                       const TraceOptions& options) {
+  return CatchAsStatus("capturing the module's forward", [&]() -> absl::StatusOr<TracedModule> {
+    std::vector<at::Tensor> inputs;
+    FlattenValue(arguments, &inputs);
+    for (std::size_t i = 0; i < inputs.size() && module != nullptr; ++i) {
+      for (const auto& parameter : module->named_parameters()) {
+        if (inputs[i].is_same(parameter.value())) {
+          return absl::InvalidArgumentError(absl::StrCat("input ", i, " is the module's parameter \"", parameter.key(), "\""));
+        }
+      }
+    }
+    return Trace(module, arguments, mode, forward, options);
+  });
+}
 
 absl::StatusOr<TracedModule> TraceModule(const torch::nn::Module& module, const std::vector<at::Tensor>& inputs,
                                          const std::shared_ptr<FakeTensorMode>& mode,
                                          const std::function<at::Tensor(const std::vector<at::Tensor>&)>& forward,
                                          const TraceOptions& options) {
+  std::vector<IValue> elements;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined()) return absl::InvalidArgumentError(absl::StrCat("input ", i, " is an undefined tensor"));
-    for (std::size_t j = 0; j < i; ++j) {
-      if (inputs[i].is_same(inputs[j])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("inputs ", j, " and ", i, " are the same tensor; the graph could not tell them apart in a later call: pass a clone"));
-      }
-    }
-    for (const auto& parameter : module.named_parameters()) {
-      if (inputs[i].is_same(parameter.value())) {
-        return absl::InvalidArgumentError(absl::StrCat("input ", i, " is the module's parameter \"", parameter.key(), "\""));
-      }
-    }
+    elements.emplace_back(inputs[i]);
   }
-  return CatchAsStatus("capturing the module's forward", [&]() -> absl::StatusOr<TracedModule> {
-    TracedModule traced;
-    traced.module = std::make_shared<fx::GraphModule>();
-    auto tracing = std::make_shared<TracingMode>(mode, traced.module.get());
-    for (const auto& parameter : module.named_parameters()) {
-      tracing->AddAttr(parameter.key(), parameter.value(), fx::GraphModule::AttrKind::kParameter);
-    }
-    for (const auto& buffer : module.named_buffers()) {
-      if (buffer.value().defined()) tracing->AddAttr(buffer.key(), buffer.value(), fx::GraphModule::AttrKind::kBuffer);
-    }
-    std::vector<at::Tensor> fake_inputs;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      fake_inputs.push_back(mode->FromReal(inputs[i]));
-      traced.fake_inputs.emplace_back(fake_inputs.back());
-      tracing->AddInput(i, fake_inputs.back());
-    }
-    at::Tensor result;
-    {
-      ModeGuard fakes_on(mode);
-      ModeGuard tracing_on(tracing);
-      result = forward(fake_inputs);
-    }
-    TORCH_CHECK(result.defined(), "forward returned an undefined tensor");
-    traced.module->graph().Output(tracing->Result(result));
-    if (options.canonicalize) DDPOPT_RETURN_IF_ERROR(CanonicalizeModuleForms(*traced.module).status());
-    DDPOPT_RETURN_IF_ERROR(traced.module->Lint());
-    return traced;
-  });
+  return TraceCall(
+      &module, c10::ivalue::Tuple::create(std::move(elements)), mode,
+      [&](const IValue& arguments) -> IValue {
+        std::vector<at::Tensor> tensors;
+        for (const IValue& element : ElementsOf(arguments)) tensors.push_back(element.toTensor());
+        at::Tensor result = forward(tensors);
+        TORCH_CHECK(result.defined(), "forward returned an undefined tensor");
+        return result;
+      },
+      options);
 }
 
 }  // namespace ddpopt
