@@ -8,7 +8,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -17,15 +16,15 @@
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
-#include "ddpopt/capture/tracer/trace.h"
+#include "ddpopt/capture/tracer/values.h"
+#include "ddpopt/ddp/captured_forward.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/ddp/rank_compare.h"
 #include "ddpopt/distributed/device_streams.h"
 #include "ddpopt/distributed/process_group_c10d.h"
-#include "ddpopt/optimizer/ddp_optimizer.h"
 #include "fake_tensor/fake_tensor_mode.h"
-#include "interpreter/interpreter.h"
 #include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/autograd/graph_task.h"
 #include "torch/nn/module.h"
 #include "torch/nn/modules/embedding.h"
 
@@ -76,11 +75,11 @@ std::string ShapeText(const std::vector<int64_t>& sizes) { return absl::StrCat("
 std::string ShapeText(at::IntArrayRef sizes) { return ShapeText(sizes.vec()); }
 std::string DtypeText(at::ScalarType dtype) { return c10::toString(dtype); }
 const char* BoolText(bool value) { return value ? "true" : "false"; }
-const char* ModeText(bool training) { return training ? "training" : "evaluation"; }
 
 std::string Describe(const char* kind, const NamedTensor& entry) {
   return absl::StrCat(kind, " ", entry.name, ": ", DtypeText(entry.tensor.scalar_type()), " ", ShapeText(entry.tensor.sizes()), " on ",
-                      c10::DeviceTypeName(entry.tensor.device().type(), /*lower_case=*/true), ", requires_grad=", BoolText(entry.tensor.requires_grad()));
+                      c10::DeviceTypeName(entry.tensor.device().type(), /*lower_case=*/true), ", requires_grad=",
+                      BoolText(entry.tensor.requires_grad()));
 }
 
 absl::Status CheckTensor(const ProcessGroup& group, const char* kind, const NamedTensor& entry) {
@@ -138,46 +137,12 @@ absl::StatusOr<BucketOptions> MakeBucketOptions(const DdpOptions& options) {
   return result;
 }
 
-// What a captured graph holds for, of one input.
-struct InputGuard {
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
-  at::ScalarType dtype;
-  at::Device device;
-  bool requires_grad;
-  std::size_t alias_of;  // the first input that shares its storage; its own index if none
-
-  bool StridesMatch(const at::Tensor& tensor) const {
-    if (tensor.numel() == 0) return true;
-    for (std::size_t d = 0; d < sizes.size(); ++d) {
-      if (sizes[d] > 1 && strides[d] != tensor.stride(static_cast<int64_t>(d))) return false;
-    }
-    return true;
-  }
-};
-
-std::size_t AliasOf(const std::vector<at::Tensor>& inputs, std::size_t i) {
-  for (std::size_t j = 0; j < i; ++j) {
-    if (inputs[j].is_alias_of(inputs[i])) return j;
-  }
-  return i;
-}
-
-struct ModuleGuard {
-  std::string name;
-  std::shared_ptr<torch::nn::Module> module;
-  bool training;
-};
-
 struct ParameterGuard {
   NamedTensor parameter;
   std::vector<int64_t> sizes;
   at::ScalarType dtype;
   bool requires_grad;
 };
-
-constexpr char kNotGuarded[] =
-    ". The captured graph holds only for what it was captured with; make a new DistributedDataParallel for another kind of call";
 
 // A StepTiming in the making: moments on the device, which may still be to come.
 struct StepStamps {
@@ -188,13 +153,6 @@ struct StepStamps {
 };
 
 enum class Phase { kIdle, kForwardDone, kInBackward, kFailed };
-
-at::Tensor SingleTensor(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor();
-  if (value.isTuple() && value.toTupleRef().elements().size() == 1) return SingleTensor(value.toTupleRef().elements()[0]);
-  if (value.isList() && value.toListRef().size() == 1) return SingleTensor(value.toListRef()[0]);
-  TORCH_CHECK(false, "DistributedDataParallel: the compiled forward returned ", value.tagKind(), " instead of one tensor");
-}
 
 }  // namespace
 
@@ -219,16 +177,13 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   bool registered = false;
 
   // Since the first forward with gradients.
-  std::vector<InputGuard> input_guards;
-  std::vector<ModuleGuard> module_guards;
   std::vector<ParameterGuard> parameter_guards;
-  bool autocast = false;
-  TracedModule traced;  // the assignment points into its graph
-  OptimizedModule optimized;
+  std::unique_ptr<CapturedForward> captured;
   std::unique_ptr<FrozenReducer> reducer;
 
   Phase phase = Phase::kIdle;
   int64_t forward_id = 0;
+  int backward_task = -1;  // the engine's number of the backward that is running
   std::string failure;
   StepStamps current_step;
   StepStamps last_step;
@@ -237,20 +192,19 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   absl::Status Collect();
   absl::Status CheckOneDevice();
   absl::Status BroadcastFromRank0() const;
-  bool AutocastIsOn() const { return at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(device.type()); }
   bool IsIgnored(const std::string& name) const { return bucket_options.ignored_parameters.contains(name); }
 
-  absl::Status Capture(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
-  absl::StatusOr<std::vector<std::vector<std::size_t>>> ReducerBuckets() const;
-  void SetUp(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+  std::vector<std::vector<std::size_t>> BucketsByCaps() const;
+  absl::StatusOr<std::vector<std::vector<std::size_t>>> CapturedBuckets() const;
+  void SetUp(const c10::IValue& arguments, const EagerForward& eager);
 
   void CheckPhase() const;
-  void CheckInputs(const std::vector<at::Tensor>& inputs) const;
-  void CheckGuards(const std::vector<at::Tensor>& inputs) const;
-  at::Tensor ForwardOnDevice(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
-    return at::GradMode::is_enabled() ? ForwardWithGradients(inputs, eager) : eager(inputs);
+  void CheckInputs(const c10::IValue& arguments) const;
+  void CheckParameters() const;
+  c10::IValue ForwardOnDevice(const c10::IValue& arguments, const EagerForward& eager) {
+    return at::GradMode::is_enabled() ? ForwardWithGradients(arguments, eager) : eager(arguments);
   }
-  at::Tensor ForwardWithGradients(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+  c10::IValue ForwardWithGradients(const c10::IValue& arguments, const EagerForward& eager);
 
   void OnBackwardBegin(int64_t id);
   void OnBackwardEnd(int64_t id);
@@ -320,7 +274,8 @@ absl::Status DdpCore::State::CheckOneDevice() {
   device = parameters.front().tensor.device();
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.device() != device) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters.front().name, "\" is on ", device.str(), ", but parameter \"",
+      return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters.front().name, "\" is on ", device.str(),
+                                                     ", but parameter \"",
                                                      parameter.name, "\" is on ", parameter.tensor.device().str(),
                                                      "; all parameters of a rank must be on one device"));
     }
@@ -408,74 +363,36 @@ void DdpCore::State::CheckPhase() const {
   }
 }
 
-void DdpCore::State::CheckInputs(const std::vector<at::Tensor>& inputs) const {
+void DdpCore::State::CheckInputs(const c10::IValue& arguments) const {
   TORCH_CHECK(!c10::InferenceMode::is_enabled(),
               "DistributedDataParallel: forward with gradients was called under InferenceMode, where none can be computed");
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    TORCH_CHECK(inputs[i].defined(), "DistributedDataParallel: input ", i, " is undefined");
-    TORCH_CHECK(inputs[i].layout() == at::kStrided, "DistributedDataParallel: input ", i, " is not dense, which is not supported");
+  const Call call(arguments);
+  for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+    TORCH_CHECK(call.tensors[i].layout() == at::kStrided, "DistributedDataParallel: input ", i, " is not dense, which is not supported");
     for (const NamedTensor& parameter : parameters) {
-      TORCH_CHECK(!inputs[i].is_same(parameter.tensor), "DistributedDataParallel: input ", i, " is the module's own parameter \"",
+      TORCH_CHECK(!call.tensors[i].is_same(parameter.tensor), "DistributedDataParallel: input ", i, " is the module's own parameter \"",
                   parameter.name, "\"");
     }
   }
 }
 
-void DdpCore::State::CheckGuards(const std::vector<at::Tensor>& inputs) const {
-  TORCH_CHECK(inputs.size() == input_guards.size(), "DistributedDataParallel: forward was captured with ", input_guards.size(),
-              " arguments, but called with ", inputs.size(), kNotGuarded);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const InputGuard& guard = input_guards[i];
-    const at::Tensor& input = inputs[i];
-    const auto refuse = [&](const char* what, const std::string& captured, const std::string& given) {
-      TORCH_CHECK(false, "DistributedDataParallel: input ", i, " of forward was captured with ", what, " ", captured,
-                  ", but is given with ", what, " ", given, kNotGuarded);
-    };
-    if (input.sizes() != at::IntArrayRef(guard.sizes)) refuse("shape", ShapeText(guard.sizes), ShapeText(input.sizes()));
-    if (input.scalar_type() != guard.dtype) refuse("dtype", DtypeText(guard.dtype), DtypeText(input.scalar_type()));
-    if (input.device() != guard.device) refuse("device", guard.device.str(), input.device().str());
-    if (input.requires_grad() != guard.requires_grad) {
-      refuse("requires_grad", BoolText(guard.requires_grad), BoolText(input.requires_grad()));
-    }
-    if (!guard.StridesMatch(input)) refuse("strides", ShapeText(guard.strides), ShapeText(input.strides()));
-    if (const std::size_t alias = AliasOf(inputs, i); alias != guard.alias_of) {
-      const auto text = [&](std::size_t j) { return j == i ? std::string("no earlier input") : absl::StrCat("input ", j); };
-      refuse("memory shared with", text(guard.alias_of), text(alias));
-    }
-  }
-  for (const ModuleGuard& guard : module_guards) {
-    const bool training = guard.module->is_training();
-    TORCH_CHECK(training == guard.training, "DistributedDataParallel: ",
-                guard.name.empty() ? std::string("the module") : absl::StrCat("submodule \"", guard.name, "\""), " was captured in ",
-                ModeText(guard.training), " mode, but is in ", ModeText(training), " mode now", kNotGuarded);
-  }
+// The Reducer was built for these.
+void DdpCore::State::CheckParameters() const {
   for (const ParameterGuard& guard : parameter_guards) {
     const at::Tensor& tensor = guard.parameter.tensor;
     const std::string& name = guard.parameter.name;
+    constexpr char kNewOne[] = ". Gradient buckets are made for the parameters as they were; make a new DistributedDataParallel";
     TORCH_CHECK(tensor.requires_grad() == guard.requires_grad, "DistributedDataParallel: parameter \"", name,
                 "\" was captured with requires_grad ", BoolText(guard.requires_grad), ", but has requires_grad ",
-                BoolText(tensor.requires_grad()), " now", kNotGuarded);
+                BoolText(tensor.requires_grad()), " now", kNewOne);
     TORCH_CHECK(tensor.scalar_type() == guard.dtype && tensor.sizes() == at::IntArrayRef(guard.sizes),
                 "DistributedDataParallel: parameter \"", name, "\" was captured as ", DtypeText(guard.dtype), " ", ShapeText(guard.sizes),
-                ", but is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " now", kNotGuarded);
+                ", but is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " now", kNewOne);
   }
-  TORCH_CHECK(AutocastIsOn() == autocast, "DistributedDataParallel: forward was captured with autocast ",
-              autocast ? "on" : "off", ", but autocast is ", autocast ? "off" : "on", " now", kNotGuarded);
-}
-
-// Traces, splits and compiles on this rank.
-absl::Status DdpCore::State::Capture(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
-  const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
-  DDPOPT_ASSIGN_OR_RETURN(TracedModule new_traced, TraceModule(*module, inputs, mode, eager));
-  DDPOPT_ASSIGN_OR_RETURN(OptimizedModule new_optimized, OptimizeDdp(new_traced.module, new_traced.fake_inputs, mode,
-                                                                     options.backend ? options.backend : EagerBackend(), bucket_options));
-  traced = std::move(new_traced);
-  optimized = std::move(new_optimized);
-  return absl::OkStatus();
 }
 
 // The optimizer's buckets as indices into `trainable`, in backward order.
-absl::StatusOr<std::vector<std::vector<std::size_t>>> DdpCore::State::ReducerBuckets() const {
+absl::StatusOr<std::vector<std::vector<std::size_t>>> DdpCore::State::CapturedBuckets() const {
   std::vector<std::vector<std::size_t>> result;
   std::vector<bool> placed(trainable.size(), false);
   // A Reducer bucket is one flat tensor: one dtype, one device.
@@ -497,7 +414,7 @@ absl::StatusOr<std::vector<std::vector<std::size_t>>> DdpCore::State::ReducerBuc
     for (auto& members_of_one_dtype : groups) result.push_back(std::move(members_of_one_dtype));
   };
 
-  const std::vector<Bucket>& buckets = optimized.assignment.buckets;
+  const std::vector<Bucket>& buckets = captured->assignment().buckets;
   std::vector<std::size_t> members;
   for (std::size_t i = buckets.size(); i-- > 0;) {
     members.clear();
@@ -521,13 +438,48 @@ absl::StatusOr<std::vector<std::vector<std::size_t>>> DdpCore::State::ReducerBuc
   return result;
 }
 
-void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+// Without a graph: by caps, in the reverse of the order of registration, as DistributedDataParallel does in Python.
+std::vector<std::vector<std::size_t>> DdpCore::State::BucketsByCaps() const {
+  constexpr int64_t kMebi = 1 << 20;
+  const int64_t cap = bucket_options.bucket_cap_bytes.value_or(25 * kMebi);
+  const int64_t first_cap = bucket_options.first_bucket_cap_bytes.value_or(bucket_options.bucket_cap_bytes.has_value() ? cap : kMebi);
+  const std::vector<int64_t>& list = bucket_options.bucket_cap_bytes_list;
+  std::vector<std::vector<std::size_t>> result;
+  int64_t bytes = 0, limit = 0;
+  for (std::size_t index = trainable.size(); index-- > 0;) {
+    const at::Tensor& tensor = trainable[index].tensor;
+    const bool fits = !result.empty() && trainable[result.back().back()].tensor.scalar_type() == tensor.scalar_type();
+    if (!fits || bytes >= limit) {
+      const std::size_t number = result.size();
+      limit = list.empty() ? (number == 0 ? first_cap : cap) : list[std::min(number, list.size() - 1)];
+      result.emplace_back();
+      bytes = 0;
+    }
+    result.back().push_back(index);
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return result;
+}
+
+void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eager) {
+  captured = std::make_unique<CapturedForward>(
+      module, CapturedForwardOptions{options.backend ? options.backend : EagerBackend(), bucket_options, options.retrace_every, device,
+                                     absl::StrCat("DistributedDataParallel on rank ", group.rank(), ": ")});
   std::vector<std::vector<std::size_t>> buckets;
-  const absl::Status local = CatchAsStatus("", [&]() -> absl::Status {
-    DDPOPT_RETURN_IF_ERROR(Capture(inputs, eager));
-    DDPOPT_ASSIGN_OR_RETURN(buckets, ReducerBuckets());
+  absl::Status local = CatchAsStatus("", [&]() -> absl::Status {
+    DDPOPT_RETURN_IF_ERROR(captured->CaptureFirst(arguments, eager));
+    DDPOPT_ASSIGN_OR_RETURN(buckets, CapturedBuckets());
     return absl::OkStatus();
   });
+  if (options.eager_fallback) {
+    // One rank without a graph is all without: they must have the same buckets.
+    const absl::Status everywhere = CompareBetweenRanks(group, "the captured graphs", local, {});
+    if (!everywhere.ok()) {
+      captured->GiveUp(absl::StrCat("it can't be captured: ", std::string(everywhere.message())));
+      buckets = BucketsByCaps();
+      local = absl::OkStatus();
+    }
+  }
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     std::vector<std::string> names;
@@ -539,22 +491,14 @@ void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerFor
               ", first forward with gradients: ", std::string(status.message()));
 
   if (group.rank() == 0) {
-    for (const std::string& warning : optimized.assignment.warnings) LOG(WARNING) << "DistributedDataParallel: " << warning;
+    for (const std::string& warning : captured->assignment().warnings) LOG(WARNING) << "DistributedDataParallel: " << warning;
   }
 
-  input_guards.clear();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    input_guards.push_back({inputs[i].sizes().vec(), inputs[i].strides().vec(), inputs[i].scalar_type(), inputs[i].device(),
-                            inputs[i].requires_grad(), AliasOf(inputs, i)});
-  }
-  module_guards.clear();
-  for (const auto& item : module->named_modules()) module_guards.push_back({item.key(), item.value(), item.value()->is_training()});
   parameter_guards.clear();
   for (const NamedTensor& parameter : parameters) {
     parameter_guards.push_back(
         {parameter, parameter.tensor.sizes().vec(), parameter.tensor.scalar_type(), parameter.tensor.requires_grad()});
   }
-  autocast = AutocastIsOn();
 
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
@@ -565,42 +509,55 @@ void DdpCore::State::SetUp(const std::vector<at::Tensor>& inputs, const EagerFor
   reducer = std::make_unique<FrozenReducer>(std::move(tensors), std::move(names), std::move(buckets), group.impl()->group);
 }
 
-at::Tensor DdpCore::State::ForwardWithGradients(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, const EagerForward& eager) {
   CheckPhase();
-  CheckInputs(inputs);
+  CheckInputs(arguments);
   if (reducer == nullptr) {
     for (const NamedTensor& parameter : trainable) {
       TORCH_CHECK(parameter.tensor.requires_grad(), "DistributedDataParallel: parameter \"", parameter.name,
                   "\" was trainable when the module was wrapped, but has requires_grad false now");
     }
-    SetUp(inputs, eager);
+    SetUp(arguments, eager);
   } else {
-    CheckGuards(inputs);
+    CheckParameters();
   }
 
   reducer->PrepareForward();
-  at::Tensor output = SingleTensor(CallGraphModule(*optimized.module, std::vector<c10::IValue>(inputs.begin(), inputs.end())));
-  TORCH_CHECK(output.requires_grad() && !output.is_leaf(),
+  c10::IValue result = captured->Run(arguments, eager);
+  std::vector<at::Tensor> outputs;
+  FlattenValue(result, &outputs);
+  const Call call(arguments);
+  std::vector<at::Tensor> differentiable;
+  for (const at::Tensor& output : outputs) {
+    const bool input = std::any_of(call.tensors.begin(), call.tensors.end(),
+                                   [&](const at::Tensor& tensor) { return tensor.is_same(output); });
+    if (output.requires_grad() && !output.is_leaf() && !input) differentiable.push_back(output);
+  }
+  TORCH_CHECK(!differentiable.empty(),
               "DistributedDataParallel: forward's output does not depend on any trainable parameter, so there is "
               "no backward to synchronise");
   reducer->PrepareBackward();
   current_step = StepStamps();
   const int64_t id = ++forward_id;
-  output.register_hook([weak = weak_from_this(), id](const at::Tensor&) {
-    const std::shared_ptr<State> state = weak.lock();
-    TORCH_CHECK(state != nullptr,
-                "DistributedDataParallel: backward through the output of a wrapper that has been destroyed; its gradients "
-                "could not be synchronised");
-    state->OnBackwardBegin(id);
-  });
+  for (const at::Tensor& output : differentiable) {
+    output.register_hook([weak = weak_from_this(), id](const at::Tensor&) {
+      const std::shared_ptr<State> state = weak.lock();
+      TORCH_CHECK(state != nullptr,
+                  "DistributedDataParallel: backward through the output of a wrapper that has been destroyed; its gradients "
+                  "could not be synchronised");
+      state->OnBackwardBegin(id);
+    });
+  }
   phase = Phase::kForwardDone;
-  return output;
+  return result;
 }
 
 // Runs when the gradient of forward's output is known, before that of any parameter within the graph.
 void DdpCore::State::OnBackwardBegin(int64_t id) {
   const int rank = group.rank();
   TORCH_CHECK(phase != Phase::kFailed, "DistributedDataParallel on rank ", rank, ": an earlier backward failed: ", failure);
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (id == forward_id && phase == Phase::kInBackward && task == backward_task) return;  // another output of the same forward
   TORCH_CHECK(id == forward_id && phase == Phase::kForwardDone, "DistributedDataParallel on rank ", rank,
               ": backward was called twice for forward number ", id,
               "; its gradients have been synchronised already. Add up losses and call backward() once");
@@ -610,6 +567,7 @@ void DdpCore::State::OnBackwardBegin(int64_t id) {
                       "reduced again"));
   }
   phase = Phase::kInBackward;
+  backward_task = task;
   current_step.backward_begin = StreamStamp::Record(device);
   auto& engine = torch::autograd::Engine::get_default_engine();
   engine.queue_callback([weak = weak_from_this(), id] {
@@ -645,16 +603,11 @@ void DdpCore::State::OnBackwardEnd(int64_t id) {
   phase = Phase::kIdle;
 }
 
-at::Tensor DdpCore::Forward(const std::vector<at::Tensor>& inputs, const EagerForward& eager) {
+c10::IValue DdpCore::Forward(const c10::IValue& arguments, const EagerForward& eager) {
   const c10::OptionalDeviceGuard guard(state_->device);
-  if (!state_->options.device_ids.empty()) {
-    std::vector<at::Tensor> moved;
-    for (const at::Tensor& input : inputs) {
-      moved.push_back(input.defined() ? CopyBesideCurrentStream(input, state_->device) : input);
-    }
-    return state_->ForwardOnDevice(moved, eager);
-  }
-  return state_->ForwardOnDevice(inputs, eager);
+  if (state_->options.device_ids.empty()) return state_->ForwardOnDevice(arguments, eager);
+  const auto move = [&](const at::Tensor& input) -> c10::IValue { return CopyBesideCurrentStream(input, state_->device); };
+  return state_->ForwardOnDevice(MapTensors(arguments, move), eager);
 }
 
 std::vector<DdpCore::ReducerBucket> DdpCore::reducer_buckets() const {
@@ -671,12 +624,23 @@ std::vector<DdpCore::ReducerBucket> DdpCore::reducer_buckets() const {
 std::vector<DdpCore::ReducerBucket> DdpCore::optimizer_buckets() const {
   std::vector<ReducerBucket> result;
   if (state_->reducer == nullptr) return result;
-  const std::vector<Bucket>& buckets = state_->optimized.assignment.buckets;
+  const std::vector<Bucket>& buckets = state_->captured->assignment().buckets;
   for (std::size_t i = buckets.size(); i-- > 0;) result.push_back({buckets[i].bytes, buckets[i].parameters});
   return result;
 }
 
-std::string DdpCore::bucket_table() const { return state_->reducer == nullptr ? std::string() : state_->optimized.assignment.ToTable(); }
+std::string DdpCore::bucket_table() const {
+  if (state_->reducer == nullptr || state_->captured->assignment().buckets.empty()) return "";
+  return state_->captured->assignment().ToTable();
+}
+
+std::string DdpCore::explain() const {
+  return state_->captured == nullptr ? "no forward with gradients yet: nothing is captured\n" : state_->captured->Explain();
+}
+
+int64_t DdpCore::num_recompiles() const { return state_->captured == nullptr ? 0 : state_->captured->recompiles(); }
+
+bool DdpCore::runs_eagerly() const { return state_->captured != nullptr && state_->captured->eager(); }
 
 int64_t DdpCore::num_prepared_forwards() const { return state_->reducer == nullptr ? 0 : state_->reducer->NumPreparedForwards(); }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/core/ivalue.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
@@ -33,14 +34,19 @@ struct DdpOptions {
   std::vector<std::string> bucket_ends;
   bool init_sync = true;                          // broadcast parameters and buffers of rank 0 at creation
   std::vector<std::string> parameters_to_ignore;  // qualified names, of buffers too; never compared, broadcast or reduced
-  // The one CUDA device of the module, if its inputs are to be moved there: by a side stream, beside the work of the current one. Empty: they
-  // are given on the right device.
+  // The one CUDA device of the module, if its inputs are to be moved there: by a side stream, beside the work of the current one. Empty:
+  // they are given on the right device.
   std::vector<int> device_ids;
   CompileFn backend;                              // empty: EagerBackend()
+  // Every how many forwards with gradients the module is traced again, to see whether what forward reads of the host (a member, a counter,
+  // a random number) has changed; so it is at the second one, and after train() or eval(). 0: never.
+  int64_t retrace_every = 100;
+  // Whether a forward that can't be captured is called as it is, after a warning, and trained with the same buckets; false: an error.
+  bool eager_fallback = true;
 };
 
-// One reduced bucket of the last backward. Times in seconds on one steady clock; for a module on another device than the CPU, when that device
-// came to do it, not when it was told to.
+// One reduced bucket of the last backward. Times in seconds on one steady clock; for a module on another device than the CPU, when that
+// device came to do it, not when it was told to.
 struct BucketTiming {
   double launched = 0;  // the bucket was full and its all-reduce started
   double finished = 0;
@@ -54,7 +60,8 @@ struct StepTiming {
 
 class DdpCore {
  public:
-  using EagerForward = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+  // Takes a tuple of the arguments, nested as ddpopt/capture/tracer/values.h says, and returns forward's result.
+  using EagerForward = std::function<c10::IValue(const c10::IValue&)>;
 
   // Collective. An error on one rank is an error on all: InvalidArgument where the module or the options are at fault, FailedPrecondition
   // on the others, naming the rank.
@@ -67,7 +74,7 @@ class DdpCore {
   // Throws c10::Error. The first call with gradients is collective. With gradients, each call must be followed by exactly one backward
   // through its output; one that fails or leaves a parameter without gradient ends the synchronisation for good: later forwards
   // with gradients throw, and say why.
-  at::Tensor Forward(const std::vector<at::Tensor>& inputs, const EagerForward& eager);
+  c10::IValue Forward(const c10::IValue& arguments, const EagerForward& eager);
 
   // Empty before the first forward with gradients. Bytes, and qualified parameter names, of the Reducer's buckets in backward order, read
   // back from the Reducer.
@@ -80,6 +87,10 @@ class DdpCore {
   std::string bucket_table() const;
   // The optimizer's buckets in backward order, as it made them: one may be several of the Reducer's, if it mixes dtypes.
   std::vector<ReducerBucket> optimizer_buckets() const;
+  // What captured graphs hold for, how often forward was captured again and why, or why it runs eagerly; for people.
+  std::string explain() const;
+  int64_t num_recompiles() const;
+  bool runs_eagerly() const;
   // How often the Reducer was told of a forward: exactly the number of forwards with gradients.
   int64_t num_prepared_forwards() const;
   // Length of the Reducer's list for rebuilding its buckets: zero, since they are frozen.

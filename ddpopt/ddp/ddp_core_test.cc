@@ -156,44 +156,93 @@ TEST(Forward, WithoutGradientsIsEagerAndUncounted) {
   EXPECT_EQ(ddp->core().num_prepared_forwards(), 2);
 }
 
-TEST(Guards, RefuseOtherInputsByName) {
+TEST(Guards, OtherCallsAreCapturedToo) {
   Net net;
   auto ddp = Wrap(net);
-  ddp->forward(Batch()).sum().backward();
-  EXPECT_THAT(ErrorOf([&] {
-                ddp->forward(at::ones({5, 4}));
-              }),
-              AllOf(HasSubstr("input 0"), HasSubstr("shape [3, 4]"), HasSubstr("shape [5, 4]")));
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch().to(at::kDouble)); }), AllOf(HasSubstr("dtype Float"), HasSubstr("dtype Double")));
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch().requires_grad_()); }), HasSubstr("requires_grad false"));
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({4, 3}).t()); }), AllOf(HasSubstr("strides [4, 1]"), HasSubstr("strides [1, 3]")));
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(at::Tensor()); }), HasSubstr("input 0 is undefined"));
-  // None of that did harm.
-  ddp->forward(Batch()).sum().backward();
+  const auto same = [&](const at::Tensor& x) {
+    net->zero_grad();
+    const at::Tensor loss = ddp->forward(x).sum();
+    loss.backward();
+    const at::Tensor grad = net->first->weight.grad().clone();
+    net->zero_grad();
+    const at::Tensor expected = net->forward(x).sum();
+    expected.backward();
+    EXPECT_TRUE(at::equal(loss, expected));
+    EXPECT_TRUE(at::equal(grad, net->first->weight.grad()));
+  };
+  same(Batch());
+  same(at::ones({5, 4}));
+  same(at::ones({4, 3}).t());
+  same(Batch().requires_grad_());
+  EXPECT_EQ(ddp->core().num_recompiles(), 3);
+  same(Batch());
+  EXPECT_EQ(ddp->core().num_recompiles(), 3);
+  EXPECT_THAT(ddp->core().explain(), AllOf(HasSubstr("shape [5, 4]"), HasSubstr("strides [1, 3]"), HasSubstr("requires_grad true")));
+  // What eager refuses, the wrapper refuses.
+  EXPECT_NE(ErrorOf([&] { ddp->forward(Batch().to(at::kDouble)); }), "");
+  same(Batch());
+  EXPECT_FALSE(ddp->core().runs_eagerly());
 }
 
-TEST(Guards, RefuseAnotherNumberOfArguments) {
-  Net net;
-  auto core = DdpCore::Create(net.ptr(), Group(), {});
-  ASSERT_TRUE(core.ok()) << core.status();
-  const auto eager = [&](const std::vector<at::Tensor>& in) { return net->forward(in[0]); };
-  (*core)->Forward({Batch()}, eager).sum().backward();
-  EXPECT_THAT(ErrorOf([&] {
-                (*core)->Forward({Batch(), Batch()}, eager);
-              }),
-              AllOf(HasSubstr("captured with 1 arguments"), HasSubstr("called with 2")));
-  EXPECT_THAT(ErrorOf([&] { (*core)->Forward({}, eager); }), HasSubstr("called with 0"));
-}
-
-TEST(Guards, RefuseATrainingModeThatChangedNamingTheSubmodule) {
+TEST(Guards, ATrainingModeThatChangedNamesTheSubmodule) {
   Net net;
   auto ddp = Wrap(net);
   ddp->forward(Batch()).sum().backward();
   net->second->eval();
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }),
-              AllOf(HasSubstr("submodule \"second\""), HasSubstr("training mode"), HasSubstr("evaluation mode")));
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_THAT(ddp->core().explain(), AllOf(HasSubstr("submodule \"second\""), HasSubstr("training mode"), HasSubstr("evaluation mode")));
   net->second->train();
   ddp->forward(Batch()).sum().backward();
+  EXPECT_EQ(ddp->core().num_recompiles(), 1);
+}
+
+struct NestedImpl : NetImpl {
+  std::pair<at::Tensor, std::vector<at::Tensor>> forward(const std::vector<at::Tensor>& in, double scale) {
+    const at::Tensor hidden = first->forward(in[0]) * scale;
+    return {second->forward(hidden), {hidden.exp(), in[0]}};
+  }
+};
+
+TEST(Forward, TakesAndReturnsNestedValues) {
+  auto net = std::make_shared<NestedImpl>();
+  auto ddp = Wrap(net);
+  for (const double scale : {0.5, 0.25, 0.5}) {
+    net->zero_grad();
+    const auto [y, rest] = ddp->forward(std::vector<at::Tensor>{Batch()}, scale);
+    (y.sum() + rest[0].sum()).backward();
+    const at::Tensor grad = net->first->weight.grad().clone();
+    net->zero_grad();
+    const auto [expected, expected_rest] = net->forward({Batch()}, scale);
+    (expected.sum() + expected_rest[0].sum()).backward();
+    EXPECT_TRUE(at::equal(y, expected));
+    EXPECT_TRUE(at::equal(rest[1], Batch()));
+    EXPECT_TRUE(at::equal(grad, net->first->weight.grad()));
+  }
+  EXPECT_EQ(ddp->core().num_recompiles(), 1);
+}
+
+struct CounterImpl : NetImpl {
+  at::Tensor forward(const at::Tensor& x) { return NetImpl::forward(x) * scale; }
+  double scale = 1;
+};
+
+TEST(HostState, IsFoundWhenItHasChanged) {
+  auto net = std::make_shared<CounterImpl>();
+  DdpOptions options;
+  options.retrace_every = 1;
+  auto ddp = Wrap(net, options);
+  ddp->forward(Batch()).sum().backward();
+  net->scale = 3;
+  const at::Tensor y = ddp->forward(Batch());
+  y.sum().backward();
+  EXPECT_TRUE(at::equal(y, net->forward(Batch())));
+  EXPECT_THAT(ddp->core().explain(), HasSubstr("%mul"));
+  EXPECT_FALSE(ddp->core().runs_eagerly());
+  net->scale = 4;
+  const at::Tensor z = ddp->forward(Batch());
+  z.sum().backward();
+  EXPECT_TRUE(at::equal(z, net->forward(Batch())));
+  EXPECT_TRUE(ddp->core().runs_eagerly());
 }
 
 TEST(Guards, RefuseAParameterThatWasFrozen) {
@@ -380,16 +429,31 @@ TEST(Capture, RefusesAnOperatorWithoutAFakeRuleByName) {
   struct StrangeImpl : TwoWeightsImpl {
     at::Tensor forward(const at::Tensor& x) { return at::add(at::mm(x, a), at::nonzero(at::mm(x, b)).sum()); }
   };
-  auto ddp = Wrap(std::make_shared<StrangeImpl>());
+  DdpOptions options;
+  options.eager_fallback = false;
+  auto ddp = Wrap(std::make_shared<StrangeImpl>(), options);
   EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("nonzero"));
 }
 
 TEST(Capture, RefusesToReadData) {
   struct ReaderImpl : TwoWeightsImpl {
-    at::Tensor forward(const at::Tensor& x) { return at::mul(at::mm(x, a), at::mm(x, b).sum().item().toDouble()); }
+    at::Tensor forward(const at::Tensor& x) { return at::mul(at::mm(at::mm(x, a), b), at::mm(x, b).sum().item().toDouble()); }
   };
-  auto ddp = Wrap(std::make_shared<ReaderImpl>());
-  EXPECT_NE(ErrorOf([&] { ddp->forward(Batch()); }), "");
+  DdpOptions options;
+  options.eager_fallback = false;
+  auto refusing = Wrap(std::make_shared<ReaderImpl>(), options);
+  EXPECT_NE(ErrorOf([&] { refusing->forward(Batch()); }), "");
+  // By default it trains as it is.
+  auto net = std::make_shared<ReaderImpl>();
+  auto ddp = Wrap(net);
+  for (int step = 0; step < 2; ++step) {
+    net->zero_grad();
+    ddp->forward(Batch()).sum().backward();
+    const at::Tensor a = net->a.grad().clone();
+    net->a.mutable_grad() = at::Tensor();
+    net->forward(Batch()).sum().backward();
+    EXPECT_TRUE(at::equal(a, net->a.grad()));
+  }
 }
 
 TEST(FrozenReducer, KeepsItsBucketsAndNamesWhatIsMissing) {

@@ -6,18 +6,19 @@
 //
 //   auto pg  = ddpopt::InitProcessGroup();
 //   auto ddp = ddpopt::DistributedDataParallel<Net>::Create(net, *pg);
-//   auto loss = (*ddp)->forward(x, y);       // Net::forward's signature; its return type must be at::Tensor
+//   auto loss = (*ddp)->forward(x, y);       // Net::forward's signature and return type
 //   loss.backward();
 //   optimizer.step();                        // over net->parameters(): they are never replaced or copied
 //
 // `Net` is any ModuleHolder (TORCH_MODULE) or std::shared_ptr to a torch::nn::Module. One thread at a time.
 
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "ddpopt/capture/tracer/values.h"
 #include "ddpopt/ddp/ddp_core.h"
 #include "ddpopt/distributed/process_group.h"
 #include "torch/nn/module.h"
@@ -37,17 +38,19 @@ class DistributedDataParallel {
     return std::unique_ptr<DistributedDataParallel>(new DistributedDataParallel(std::move(net), *std::move(core)));
   }
 
-  // The first call with gradients captures, splits and builds the Reducer (collective). Later ones must match its shapes, strides, dtypes,
-  // devices, train/eval and requires_grad, and each needs one backward through its output. Under NoGradGuard the module runs as it is,
-  // without synchronisation. Throws c10::Error.
+  // Arguments and result may be nested as ddpopt/capture/tracer/values.h says; what is no tensor is part of the captured graph. The first
+  // call with gradients captures, splits and builds the Reducer (collective). Other shapes, strides, dtypes, devices, train/eval, values of
+  // arguments are captured when they come, see DdpCore::explain. Each call with gradients needs one backward through its result. Under
+  // NoGradGuard the module runs as it is, without synchronisation. Throws c10::Error.
   template <typename... Args>
-  at::Tensor forward(Args&&... args) {
-    static_assert((std::is_convertible_v<Args, at::Tensor> && ...), "DistributedDataParallel::forward takes tensors only, so far");
-    static_assert(std::is_same_v<std::decay_t<decltype(net_->forward(at::Tensor(args)...))>, at::Tensor>,
-                  "DistributedDataParallel: Net::forward must return one at::Tensor, so far");
-    const std::vector<at::Tensor> inputs{at::Tensor(args)...};
-    return core_->Forward(inputs,
-                          [this](const std::vector<at::Tensor>& tensors) { return Call(tensors, std::index_sequence_for<Args...>{}); });
+  auto forward(Args&&... args) {
+    using Arguments = std::tuple<std::decay_t<Args>...>;
+    using Result = std::decay_t<decltype(net_->forward(std::declval<std::decay_t<Args>&>()...))>;
+    const c10::IValue result = core_->Forward(ToValue(Arguments(std::forward<Args>(args)...)), [this](const c10::IValue& arguments) {
+      Arguments values = FromValue<Arguments>(arguments);
+      return std::apply([this](auto&... value) { return ToValue<Result>(net_->forward(value...)); }, values);
+    });
+    return FromValue<Result>(result);
   }
 
   Net& module() { return net_; }
@@ -56,10 +59,6 @@ class DistributedDataParallel {
  private:
   DistributedDataParallel(Net net, std::unique_ptr<DdpCore> core) : net_(std::move(net)), core_(std::move(core)) {}
 
-  template <std::size_t... I>
-  at::Tensor Call([[maybe_unused]] const std::vector<at::Tensor>& tensors, std::index_sequence<I...>) {
-    return net_->forward(tensors[I]...);
-  }
   static std::shared_ptr<torch::nn::Module> ModulePtr(Net& net) {
     if constexpr (requires { net.is_empty(); }) {
       if (net.is_empty()) return nullptr;

@@ -1,0 +1,77 @@
+#ifndef DDPOPT_DDP_CALL_GUARDS_H_
+#define DDPOPT_DDP_CALL_GUARDS_H_
+
+// What a captured graph holds for: the kind of call that it was captured with.
+//
+//   const CallGuards guards(Call(arguments), *module, device);
+//   if (std::string why = guards.Mismatch(Call(later)); !why.empty()) ...    // "input 0 was captured with shape [3, 4], and has shape ..."
+//
+// Guarded: everything in the arguments that is no tensor, by value; of each tensor its shape, strides (where they count: not of dimensions
+// of one element or less, nor of empty tensors), dtype, device, requires_grad, and whether it is, or shares memory with, an earlier input
+// or a parameter or buffer; train or eval of each submodule; grad and inference mode; autocast of the CPU and of the device. Private to
+// this package.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/ivalue.h"
+#include "absl/container/flat_hash_map.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace ddpopt {
+
+// Arguments of a forward, taken apart.
+struct Call {
+  explicit Call(const c10::IValue& arguments);
+  std::vector<at::Tensor> tensors;
+  std::string arguments;  // see FlattenValue
+};
+
+class CallGuards {
+ public:
+  // Keeps a reference: `module` must outlive this.
+  CallGuards(const Call& call, const torch::nn::Module& module, at::Device device);
+
+  // The first thing that is different now; empty if the graph holds.
+  std::string Mismatch(const Call& call) const;
+  // All that is guarded, a line each.
+  std::string ToString() const;
+
+ private:
+  struct Input {
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> strides;
+    at::ScalarType dtype;
+    at::Device device;
+    bool requires_grad;
+    std::string shares;  // what it is or shares memory with
+
+    bool StridesMatch(const at::Tensor& tensor) const;
+  };
+  struct Mode {
+    std::string name;
+    std::shared_ptr<torch::nn::Module> module;
+    bool training;
+  };
+  std::string SharedWith(const Call& call, std::size_t i) const;
+  std::string Modes() const;
+
+  at::Device device_;
+  std::string arguments_;
+  absl::flat_hash_map<const void*, std::string> attributes_;  // storages of parameters and buffers
+  std::vector<Input> inputs_;
+  const torch::nn::Module* module_ = nullptr;
+  bool own_training_ = false;
+  std::vector<Mode> training_;
+  std::string modes_;
+};
+
+}  // namespace ddpopt
+
+#endif  // DDPOPT_DDP_CALL_GUARDS_H_

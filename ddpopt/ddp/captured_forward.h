@@ -1,0 +1,97 @@
+#ifndef DDPOPT_DDP_CAPTURED_FORWARD_H_
+#define DDPOPT_DDP_CAPTURED_FORWARD_H_
+
+// A module's forward as compiled graphs, one for each kind of call, and what watches that they still are what forward would do. Knows no
+// processes. Private to this package.
+//
+//   CapturedForward captured(module, options);
+//   DDPOPT_RETURN_IF_ERROR(captured.CaptureFirst(arguments, forward));
+//   ...
+//   c10::IValue result = captured.Run(arguments, forward);
+//
+// A call of another kind (call_guards.h) is captured too, at most kMaxRecompiles times. What forward reads of the host can't be guarded, so
+// forward is traced again under fakes at the second call of a kind, at the first one after train() or eval(), and every `retrace_every`
+// calls; a trace that differs replaces the graph, with a warning that names the node; a second one that does, a recompile too many, or a
+// kind of call that can't be captured ends it: forward is called as it is from then on, with one warning. One thread at a time.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/ivalue.h"
+#include "absl/status/status.h"
+#include "ddpopt/backends/backend.h"
+#include "ddpopt/capture/tracer/trace.h"
+#include "ddpopt/ddp/call_guards.h"
+#include "ddpopt/optimizer/ddp_optimizer.h"
+
+namespace ddpopt {
+
+struct CapturedForwardOptions {
+  CompileFn backend;
+  BucketOptions buckets;
+  int64_t retrace_every = 100;  // 0: never trace again
+  at::Device device = at::kCPU;
+  std::string who;  // begins warnings
+};
+
+class CapturedForward {
+ public:
+  static constexpr int64_t kMaxRecompiles = 8;
+
+  CapturedForward(std::shared_ptr<torch::nn::Module> module, CapturedForwardOptions options);
+
+  // Traces, splits and compiles. Its buckets are what later captures are cut to. Errors: whatever can't be captured.
+  absl::Status CaptureFirst(const c10::IValue& arguments, const ValueForward& forward);
+  // Calls forward as it is from now on.
+  void GiveUp(std::string reason);
+
+  // Precondition: CaptureFirst or GiveUp was called. Throws c10::Error.
+  c10::IValue Run(const c10::IValue& arguments, const ValueForward& forward);
+
+  // Of the first capture; no buckets if there was none.
+  const BucketAssignment& assignment() const { return first_.optimized.assignment; }
+  // Of the graph that ran last, or of the first.
+  const BucketAssignment& last_assignment() const { return last_ == nullptr ? assignment() : last_->optimized.assignment; }
+  bool eager() const { return eager_; }
+  const std::string& eager_reason() const { return eager_reason_; }
+  int64_t recompiles() const { return static_cast<int64_t>(recompile_reasons_.size()); }
+  int64_t retraces() const { return retraces_; }
+  // What is guarded, how often it was captured again and why, what is watched; for people.
+  std::string Explain() const;
+
+ private:
+  struct Graph {
+    std::unique_ptr<CallGuards> guards;
+    TracedModule traced;  // the assignment points into its graph
+    OptimizedModule optimized;
+    int64_t calls = 0;
+    int64_t calls_since_trace = 0;
+    bool doubtful = false;  // to be traced again at its next call
+  };
+  absl::Status Compile(TracedModule traced, const Call& call, Graph* graph) const;
+  absl::Status Capture(const c10::IValue& arguments, const Call& call, const ValueForward& forward, Graph* graph) const;
+  // Null: call forward.
+  Graph* GraphFor(const c10::IValue& arguments, const ValueForward& forward);
+  bool TrainingChanged();
+  void Retrace(Graph* graph, const c10::IValue& arguments, const Call& call, const ValueForward& forward);
+
+  std::shared_ptr<torch::nn::Module> module_;
+  CapturedForwardOptions options_;
+  BucketOptions fixed_buckets_;  // of recompiles
+  Graph first_;                  // kept as it was: its buckets are the Reducer's
+  std::vector<std::unique_ptr<Graph>> graphs_;  // the one used last is in front
+  Graph* last_ = nullptr;
+  std::vector<bool> training_;
+  int64_t retraces_ = 0;
+  int64_t differences_ = 0;
+  std::vector<std::string> recompile_reasons_;
+  bool eager_ = false;
+  std::string eager_reason_;
+  std::string cannot_capture_;  // the call at hand
+};
+
+}  // namespace ddpopt
+
+#endif  // DDPOPT_DDP_CAPTURED_FORWARD_H_
