@@ -64,7 +64,7 @@ input; ints complex bool; _native_batch_norm_legit_functional _native_batch_norm
 input; ints complex bool; native_batch_norm native_layer_norm
 log_probs; halves ints complex bool; _ctc_loss
 mean; 1ints bool; normal.Tensor_Tensor normal.Tensor_float
-p; ints complex bool; bernoulli.Tensor
+p; ?ints complex bool; bernoulli.Tensor
 query; ints complex bool; _native_multi_head_attention
 self; ; _foreach_add.List _foreach_add.Scalar _foreach_add.ScalarList _foreach_add.Tensor _foreach_clamp_max.Scalar
 self; ; _foreach_clamp_min.Scalar _foreach_div.List _foreach_div.Scalar _foreach_div.Tensor _foreach_maximum.Scalar
@@ -74,7 +74,7 @@ self; ; min.dim pow.Tensor_Scalar random.from random.to
 self; 0complex; cummax cummin mode
 self; 1bool; _neg_view_copy addbmm addmm baddbmm bmm conv_tbc mm mv
 self; 1complex; amax amin bernoulli.p bernoulli_.float hash_tensor random
-self; 1complex bool; bucketize.Tensor geometric median nanmedian
+self; 1complex bool; geometric median nanmedian
 self; 1halves; linalg_cholesky_ex linalg_ldl_factor_ex
 self; 1halves ints complex bool; multi_margin_loss multilabel_margin_loss_forward
 self; 1ints bool; normal_ normal_functional
@@ -108,7 +108,6 @@ self; ints complex bool; adaptive_max_pool3d binary_cross_entropy binary_cross_e
 self; ints complex bool; fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask frac gelu glu hardshrink
 self; ints complex bool; hardsigmoid hardswish histc histogram.bins_tensor leaky_relu log_sigmoid_forward mish nll_loss2d_forward
 self; ints complex bool; nll_loss_forward poisson round.decimals softplus softshrink upsample_linear1d upsample_trilinear3d
-sorted_sequence; ?complex bool; searchsorted.Tensor
 src; ints complex bool; _transformer_encoder_layer_fwd
 std; 1ints bool; normal.float_Tensor
 v; 1ints complex bool; _weight_norm_interface
@@ -138,6 +137,7 @@ x1; ?halves; _cdist_forward
 (common and numbers); halves complex f32 f64 bool; bitwise_left_shift.Scalar_Tensor bitwise_left_shift.Tensor_Scalar
 (common and numbers); halves complex f32 f64 bool; bitwise_right_shift.Scalar_Tensor bitwise_right_shift.Tensor_Scalar
 (common and numbers); rcomplex bool; div.Scalar_mode
+(common); ?complex bool; bucketize.Tensor searchsorted.Tensor
 (common); bool; addcmul pow.Tensor_Tensor
 (common); complex; atan2 clamp_max.Tensor clamp_min.Tensor copysign.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor special_xlog1py
 (common); complex; xlogy.Tensor

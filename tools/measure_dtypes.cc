@@ -168,7 +168,7 @@ int Main(int argc, char** argv) {
   std::map<std::string, std::vector<std::string>> lines;       // rule → operators
   std::map<std::string, std::map<std::string, std::vector<std::string>>> by_name;  // operator → rule → overloads
   std::vector<std::string> unexplained;
-  for (const c10::OperatorHandle& op : cross_ref::Operators(ops)) {
+  for (const c10::OperatorHandle& op : cross_ref::Operators(ops, /*with_unfinished=*/true)) {
     // Functional forms only: the others follow them.
     if (op.schema().is_mutable() || absl::EndsWith(op.schema().name(), "_")) continue;
     int fds[2];

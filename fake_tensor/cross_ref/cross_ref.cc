@@ -4,9 +4,12 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "ATen/CPUGeneratorImpl.h"
+#include "ATen/ops/empty_strided.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -47,11 +50,19 @@ bool HasUnknownArguments(const c10::FunctionSchema& schema) {
   return absl::StrContains(schema.overload_name(), "names") || absl::StrContains(schema.overload_name(), "Dimname");
 }
 
-// Whether the operator's results may depend on data in more than their data.
+// Whether the operator's results may depend on data in more than their data. Some out= overloads lack the tag that the others have.
 bool IsData(const c10::OperatorHandle& op) {
-  // Without a tag that says so.
-  if (absl::StartsWith(op.schema().name(), "aten::_pack_padded_sequence")) return true;
-  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  static const std::set<std::string>& names = *[] {
+    auto* tagged = new std::set<std::string>{"aten::_pack_padded_sequence"};
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      const std::optional<c10::OperatorHandle> each = c10::Dispatcher::singleton().findSchema(name);
+      if (each.has_value() && (each->hasTag(at::Tag::data_dependent_output) || each->hasTag(at::Tag::dynamic_output_shape))) {
+        tagged->insert(name.name);
+      }
+    }
+    return tagged;
+  }();
+  return names.count(op.schema().name()) > 0;
 }
 
 std::string KindOf(const Outcome& real, const Outcome& fake, const std::string& difference) {
@@ -88,13 +99,14 @@ class Fakes {
 
 }  // namespace
 
-std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& substrings) {
+std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& substrings, bool with_unfinished) {
   std::vector<c10::OperatorHandle> operators;
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
     if (!op.has_value() || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ||
         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        !WhyExcluded(name.name, name.overload_name).empty() || HasUnknownArguments(op->schema())) {
+        !WhyExcluded(name.name, name.overload_name).empty() || HasUnknownArguments(op->schema()) ||
+        (!with_unfinished && IsUnfinished(name.name, name.overload_name))) {
       continue;
     }
     bool wanted = substrings.empty();
@@ -107,7 +119,7 @@ std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& subst
   return operators;
 }
 
-CrossRef::CrossRef(Options options) : options_(std::move(options)), operators_(Operators(options_.substrings)) {
+CrossRef::CrossRef(Options options) : options_(std::move(options)), operators_(Operators(options_.substrings, options_.with_unfinished)) {
   TORCH_CHECK(!operators_.empty(), "cross_ref: no operator's name contains any of the texts asked for");
 }
 
@@ -176,7 +188,47 @@ Comparison CrossRef::Compare(uint64_t index) {
     compare(cached);
     if (!comparison.agrees()) comparison.kind = absl::StrCat("second time: ", comparison.kind);
   }
+  if (comparison.agrees() && real.kind == Outcome::Kind::kReturned && random.Chance(10)) CompareDevices(*call, random, &comparison);
   return comparison;
+}
+
+void CrossRef::CompareDevices(const Call& call, Random& random, Comparison* comparison) {
+  if (!call.op.hasTag(at::Tag::pointwise) || call.op.schema().is_mutable()) return;
+  MadeCall made = Make(call);
+  if (made.tensors.size() < 2) return;
+  const std::size_t moved = random.Between(0, static_cast<int64_t>(made.tensors.size()) - 1);
+  const at::Tensor from = made.tensors[moved];
+  if (from.dim() == 0 || from.is_conj() || from.is_neg()) return;
+  const at::Tensor to = at::empty_strided(from.sizes(), from.strides(), from.options().device(c10::kMeta));
+  // Another operand that isn't a mere number, on the CPU.
+  bool mixed = false;
+  for (std::size_t i = 0; i < made.tensors.size(); ++i) {
+    if (i != moved && made.tensors[i].is_same(from)) return;
+    mixed |= i != moved && made.tensors[i].dim() > 0;
+  }
+  for (c10::IValue& argument : made.arguments) {
+    if (argument.isTensor() && argument.toTensor().is_same(from)) argument = to;
+    if (argument.isList() && !argument.isIntList() && !argument.isDoubleList() && !argument.isBoolList()) return;
+  }
+  made.tensors[moved] = to;
+
+  const auto run = [&] {
+    const std::shared_ptr<FakeTensorMode> mode = FakeTensorMode::Create();
+    return Fakes(*mode, made).Run(mode, call.op);
+  };
+  const Outcome fake = run();
+  const auto disagree = [&](std::string difference) {
+    comparison->kind = "devices";
+    comparison->difference = absl::StrCat("tensor ", moved, " on the device meta: ", difference);
+  };
+  if (mixed) {
+    if (fake.kind == Outcome::Kind::kReturned) disagree("want a rejection, got a result");
+    return;
+  }
+  if (fake.kind != Outcome::Kind::kReturned) return disagree(absl::StrCat("want a result, got a rejection: ", fake.error));
+  for (const testing::ResultFacts& result : fake.results) {
+    if (result.tensor.defined && !result.tensor.device.is_meta()) return disagree("want a result there, got " + result.tensor.ToString());
+  }
 }
 
 }  // namespace ddpopt::cross_ref

@@ -173,6 +173,12 @@ class Builder {
     }
     Arrange();
     if (random_.Chance(28) && !recipe_->unchecked && options_.damage) call.damage = Damage();
+    if (!call.damage.empty()) {
+      // What indices point into may have changed.
+      ForEachTensor([](TensorSpec& spec) {
+        if (spec.values == TensorSpec::Values::kBelow) spec.bound = std::min<int64_t>(spec.bound, 1);
+      });
+    }
     MakeOuts();
     for (std::optional<Value>& value : values_) call.arguments.push_back(std::move(*value));
     RefuseBadIndices(call);
@@ -1056,9 +1062,9 @@ class Builder {
       return;
     } else if (which < 88) {
       spec.layout = TensorSpec::Layout::kPermuted;
-    } else if (which < 91) {
+    } else if (which < 91 && !recipe_->distinct_outs) {
       spec.layout = TensorSpec::Layout::kExpanded;
-    } else if (which < 95) {
+    } else if (which < 95 || recipe_->distinct_outs) {
       spec.layout = TensorSpec::Layout::kSliced;
     } else if (!recipe_->unchecked) {
       // An input's own tensor or memory.
@@ -1152,6 +1158,10 @@ at::Tensor Flat(const TensorSpec& spec, int64_t n, bool ordered, Random& random)
                                                            : 0.1 + 0.8 * random.Unit();
         break;
     }
+  }
+  // The values that the tensor will show.
+  if (spec.neg && spec.values == TensorSpec::Values::kPlain) {
+    for (double& value : values) value = -value;
   }
   switch (spec.dtype) {
     case ScalarType::Float: FillAs<float>(flat, values); break;

@@ -34,7 +34,7 @@ _pdist_backward  T=float grad_output=[N*(N-1)/2] self=[N,M] p=1.0|2.0|3.5 pdist=
 linalg_cross  self=[*P,3,*P1] other=[*P,3,*P1] dim=rank(*P)
 _trilinear  i1=[A,B] i2=[A,B] i3=[A,B] expand1=() expand2=() expand3=() sumdim=()|(0)|(1) unroll_dim=0|1
 trace  self=[M,N]
-tril,triu  self=[*P,M,N] diagonal=-2..2
+tril,triu  self=[*P,M,N] diagonal=-2..2 !outs
 tril_indices,triu_indices  row=0..4 col=0..4 offset=-2..2
 
 # Linear algebra
@@ -47,12 +47,12 @@ _linalg_eigh  T=fc A=[*P,N,N]@pd UPLO='L'|'U'|'l'|'u'
 _linalg_solve_ex  T=fc A=[*P,N,N]@pd B=[*P,N,K] left=true check_errors=false
 _linalg_solve_ex  T=fc A=[*P,N,N]@pd B=[*P,K,N] left=false check_errors=false
 _linalg_svd  T=fc A=[*P,M,N] driver=none
-linalg_lu,linalg_lu_factor_ex  T=fc A=[*P,M,N]@pd pivot=true check_errors=false
-linalg_lu_solve  T=fc LU=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,N,K] left=true
-linalg_lu_solve  T=fc LU=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,K,N] left=false
-lu_unpack  T=fc LU_data=[*P,N,N]@pd LU_pivots=i32[*P,N]=1
+linalg_lu,linalg_lu_factor_ex  T=fc A=[*P,M,N]@pd pivot=true check_errors=false !outs
+linalg_lu_solve  T=fc LU=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,N,K] left=true !unchecked !contiguous
+linalg_lu_solve  T=fc LU=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,K,N] left=false !unchecked !contiguous
+lu_unpack  T=fc LU_data=[*P,N,N]@pd LU_pivots=i32[*P,N]=1 !outs
 linalg_ldl_factor_ex  T=fc self=[*P,N,N]@pd check_errors=false
-linalg_ldl_solve  T=fc LD=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,N,K]
+linalg_ldl_solve  T=fc LD=[*P,N,N]@pd pivots=i32[*P,N]=1 B=[*P,N,K] !unchecked !contiguous
 linalg_qr  T=fc A=[*P,M,N]@pd mode='reduced'|'complete'|'r'
 linalg_householder_product  T=fc input=[*P,M+N,N] tau=[*P,N]
 geqrf  T=fc self=[*P,M,N]
@@ -81,7 +81,7 @@ searchsorted  T=real sorted_sequence=[*P,B]@inc self=[*P,N] sorter=none side=non
 isin  elements=[*S] test_elements=[*S1]
 logsumexp  T=any
 std,var,std_mean,var_mean  T=fc correction=none|0|1|2
-cumprod,cumsum,logcumsumexp,_logcumsumexp,cummax,cummin,sort,mode,median,nanmedian  T=any
+cumprod,cumsum,logcumsumexp,_logcumsumexp,cummax,cummin,sort,mode,median,nanmedian  T=any !outs
 aminmax  T=real
 unique_dim,unique_dim_consecutive  self=[*W]
 nonzero_static  size=0..5 fill_value=-1
@@ -128,10 +128,10 @@ repeat_interleave  repeats=idx[N] output_size=none
 pixel_shuffle  self=[*P,C*R*R,H,W] upscale_factor=R R:=1..3
 pixel_unshuffle  self=[*P,C,H*R,W*R] downscale_factor=R R:=1..3
 channel_shuffle  self=[N,G*C,*P] groups=G G:=1..3
-cat  tensors=cat(dim)
+cat  tensors=cat(dim) !distinct
 stack,_stack  tensors=list(1..3,[*S]) dim=newdim(*S)
 block_diag  tensors=list(1..3,[*P])
-_chunk_cat  tensors=list(1..3,[*W]) dim=0 num_chunks=1..3
+_chunk_cat  tensors=list(1..3,[*W]) dim=0 num_chunks=1..3 !unchecked
 constant_pad_nd  pad=pads(self)
 lift_fresh_copy  self=[*S]
 _to_copy  memory_format=none|contiguous|preserve|channels_last non_blocking=false
@@ -146,14 +146,14 @@ resize_as  the_template=[*S1] memory_format=none|none|contiguous
 _resize_output  self=[*S] size=(*S1) device=cpu
 
 # Padding
-reflection_pad1d,replication_pad1d  W:=3..6 self=[C,W]|[N,C,W] padding=0..2^2
-reflection_pad2d,replication_pad2d  H:=3..6 W:=3..6 self=[C,H,W]|[N,C,H,W] padding=0..2^4
-reflection_pad3d,replication_pad3d  D:=3..5 H:=3..5 W:=3..5 self=[C,D,H,W]|[N,C,D,H,W] padding=0..2^6
-reflection_pad1d_backward,replication_pad1d_backward  W:=3..6 A:=0..2 B:=0..2 grad_output=[N,C,W+A+B] self=[N,C,W] padding=(A,B) !unchecked
-reflection_pad1d_backward,replication_pad1d_backward  W:=3..6 A:=0..2 B:=0..2 grad_output=[C,W+A+B] self=[C,W] padding=(A,B) !unchecked
-reflection_pad2d_backward,replication_pad2d_backward  H:=3..6 W:=3..6 A:=0..2 B:=0..2 grad_output=[N,C,H+A+B,W+A+B] self=[N,C,H,W] padding=(A,B,A,B) !unchecked
-reflection_pad2d_backward,replication_pad2d_backward  H:=3..6 W:=3..6 A:=0..2 B:=0..2 grad_output=[C,H+A+B,W+A+B] self=[C,H,W] padding=(A,B,A,B) !unchecked
-reflection_pad3d_backward,replication_pad3d_backward  D:=3..5 H:=3..5 W:=3..5 A:=0..2 B:=0..2 grad_output=[N,C,D+A+B,H+A+B,W+A+B] self=[N,C,D,H,W] padding=(A,B,A,B,A,B) !unchecked
+reflection_pad1d,replication_pad1d  W:=3..6 self=[C,W]|[N,C,W] padding=0..2^2 !distinct
+reflection_pad2d,replication_pad2d  H:=3..6 W:=3..6 self=[C,H,W]|[N,C,H,W] padding=0..2^4 !distinct
+reflection_pad3d,replication_pad3d  D:=3..5 H:=3..5 W:=3..5 self=[C,D,H,W]|[N,C,D,H,W] padding=0..2^6 !distinct
+reflection_pad1d_backward,replication_pad1d_backward  W:=3..6 A:=0..2 B:=0..2 grad_output=[N,C,W+A+B] self=[N,C,W] padding=(A,B) !unchecked !distinct
+reflection_pad1d_backward,replication_pad1d_backward  W:=3..6 A:=0..2 B:=0..2 grad_output=[C,W+A+B] self=[C,W] padding=(A,B) !unchecked !distinct
+reflection_pad2d_backward,replication_pad2d_backward  H:=3..6 W:=3..6 A:=0..2 B:=0..2 grad_output=[N,C,H+A+B,W+A+B] self=[N,C,H,W] padding=(A,B,A,B) !unchecked !distinct
+reflection_pad2d_backward,replication_pad2d_backward  H:=3..6 W:=3..6 A:=0..2 B:=0..2 grad_output=[C,H+A+B,W+A+B] self=[C,H,W] padding=(A,B,A,B) !unchecked !distinct
+reflection_pad3d_backward,replication_pad3d_backward  D:=3..5 H:=3..5 W:=3..5 A:=0..2 B:=0..2 grad_output=[N,C,D+A+B,H+A+B,W+A+B] self=[N,C,D,H,W] padding=(A,B,A,B,A,B) !unchecked !distinct
 
 # Pooling
 avg_pool1d  T=float L:=4..7 K:=1..3 self=[C,L]|[N,C,L] kernel_size=(K) stride=()|(1..3) padding=(0..K/2)
@@ -162,12 +162,12 @@ avg_pool3d  T=float D:=4..6 H:=4..6 W:=4..6 K:=1..3 self=[C,D,H,W]|[N,C,D,H,W] k
 avg_pool2d_backward  T=float H:=4..7 W:=4..7 K:=1..3 J:=1..3 U:=1..2 V:=1..2 A:=0..K/2 B:=0..J/2 self=[N,C,H,W] grad_output=[N,C,(H+2*A-K)/U+1,(W+2*B-J)/V+1] kernel_size=(K,J) stride=(U,V) padding=(A,B) ceil_mode=false divisor_override=none|2
 avg_pool3d_backward  T=float H:=4..6 K:=1..3 U:=1..2 A:=0..K/2 self=[N,C,H,H,H] grad_output=[N,C,(H+2*A-K)/U+1,(H+2*A-K)/U+1,(H+2*A-K)/U+1] kernel_size=(K,K,K) stride=(U,U,U) padding=(A,A,A) ceil_mode=false divisor_override=none|2
 max_pool2d_with_indices  T=float H:=5..8 W:=5..8 K:=1..3 J:=1..3 self=[C,H,W]|[N,C,H,W] kernel_size=(K,J) stride=()|(1..3,1..3) padding=(0..K/2,0..J/2)|0 dilation=1|(1..2,1..2)
-max_pool3d_with_indices  T=float D:=5..6 H:=5..6 W:=5..6 K:=1..3 self=[C,D,H,W]|[N,C,D,H,W] kernel_size=(K,K,K)|(K) stride=()|(1..2,1..2,1..2) padding=(0..K/2)|0 dilation=1|(1..2,1..2,1..2)
+max_pool3d_with_indices  T=float D:=5..6 H:=5..6 W:=5..6 K:=1..3 self=[C,D,H,W]|[N,C,D,H,W] kernel_size=(K,K,K)|(K) stride=()|(1..2,1..2,1..2) padding=(0..K/2)|0 dilation=1|(1..2,1..2,1..2) !distinct
 max_pool2d_with_indices_backward  T=float H:=5..8 W:=5..8 K:=1..3 J:=1..3 U:=1..2 V:=1..2 A:=0..K/2 B:=0..J/2 self=[N,C,H,W] grad_output=[N,C,(H+2*A-K)/U+1,(W+2*B-J)/V+1] indices=i64[N,C,(H+2*A-K)/U+1,(W+2*B-J)/V+1]<H*W kernel_size=(K,J) stride=(U,V) padding=(A,B) dilation=1 ceil_mode=false !unchecked
 max_pool3d_with_indices_backward  T=float H:=5..6 K:=1..3 U:=1..2 A:=0..K/2 self=[N,C,H,H,H] grad_output=[N,C,(H+2*A-K)/U+1,(H+2*A-K)/U+1,(H+2*A-K)/U+1] indices=i64[N,C,(H+2*A-K)/U+1,(H+2*A-K)/U+1,(H+2*A-K)/U+1]<H*H*H kernel_size=(K,K,K) stride=(U,U,U) padding=(A,A,A) dilation=1 ceil_mode=false !unchecked
 adaptive_avg_pool1d  T=float self=[C,L]|[N,C,L] output_size=1..4
 adaptive_avg_pool2d,_adaptive_avg_pool2d,adaptive_max_pool2d  T=float H:=1..6 W:=1..6 self=[C,H,W]|[N,C,H,W] output_size=(1..4,1..4)
-adaptive_avg_pool3d,_adaptive_avg_pool3d,adaptive_max_pool3d  T=float D:=1..5 H:=1..5 W:=1..5 self=[C,D,H,W]|[N,C,D,H,W] output_size=(1..3,1..3,1..3)
+adaptive_avg_pool3d,_adaptive_avg_pool3d,adaptive_max_pool3d  T=float D:=1..5 H:=1..5 W:=1..5 self=[C,D,H,W]|[N,C,D,H,W] output_size=(1..3,1..3,1..3) !distinct
 _adaptive_avg_pool2d_backward  T=float H:=1..6 W:=1..6 self=[N,C,H,W] grad_output=[N,C,1..4,1..4] !unchecked
 _adaptive_avg_pool2d_backward  T=float H:=1..6 W:=1..6 self=[C,H,W] grad_output=[C,1..4,1..4] !unchecked
 _adaptive_avg_pool3d_backward,adaptive_avg_pool3d_backward  T=float H:=1..5 W:=1..5 self=[N,C,H,W,W] grad_output=[N,C,1..3,1..3,1..3] !unchecked
@@ -185,7 +185,7 @@ max_unpool3d  A:=3..5 self=[N,C,2,2,2]|[C,2,2,2] indices=i64[@shape(self)]<64 ou
 upsample_linear1d,upsample_nearest1d,_upsample_nearest_exact1d  T=float L:=1..6 self=[N,C,L] output_size=(1..6) scales=none|none|2.0
 upsample_linear1d_backward,upsample_nearest1d_backward,_upsample_nearest_exact1d_backward  T=float L:=1..6 A:=1..6 grad_output=[N,C,A] output_size=(A) input_size=(N,C,L) scales=none
 upsample_bicubic2d,upsample_bilinear2d,upsample_nearest2d,_upsample_nearest_exact2d,_upsample_bilinear2d_aa,_upsample_bicubic2d_aa,_upsample_lanczos2d_aa  T=float H:=1..6 W:=1..6 self=[N,C,H,W] output_size=(1..6,1..6) scales_h=none|none|2.0 scales_w=none|none|2.0
-upsample_bicubic2d_backward,upsample_bilinear2d_backward,upsample_nearest2d_backward,_upsample_nearest_exact2d_backward,_upsample_bilinear2d_aa_backward,_upsample_bicubic2d_aa_backward,_upsample_lanczos2d_aa_backward  T=float H:=1..6 W:=1..6 A:=1..6 B:=1..6 grad_output=[N,C,A,B] output_size=(A,B) input_size=(N,C,H,W) scales_h=none scales_w=none
+upsample_bicubic2d_backward,upsample_bilinear2d_backward,upsample_nearest2d_backward,_upsample_nearest_exact2d_backward,_upsample_bilinear2d_aa_backward,_upsample_bicubic2d_aa_backward,_upsample_lanczos2d_aa_backward  T=float H:=1..6 W:=1..6 A:=1..6 B:=1..6 grad_output=[N,C,A,B] output_size=(A,B) input_size=(N,C,H,W) scales_h=none scales_w=none !distinct
 upsample_trilinear3d,upsample_nearest3d,_upsample_nearest_exact3d  T=float D:=1..4 H:=1..4 W:=1..4 self=[N,C,D,H,W] output_size=(1..4,1..4,1..4) scales_d=none scales_h=none|2.0 scales_w=none
 upsample_trilinear3d_backward,upsample_nearest3d_backward,_upsample_nearest_exact3d_backward  T=float D:=1..4 H:=1..4 W:=1..4 A:=1..4 B:=1..4 grad_output=[N,C,A,B,A] output_size=(A,B,A) input_size=(N,C,D,H,W) scales_d=none scales_h=none scales_w=none
 grid_sampler_2d,_grid_sampler_2d_cpu_fallback  T=float H:=1..5 W:=1..5 input=[N,C,H,W] grid=[N,A,B,2] interpolation_mode=0..2 padding_mode=0..2
@@ -215,8 +215,8 @@ convolution_backward  T=float I:=1..2 O:=1..2 H:=4..5 K:=1..3 grad_output=[N,O,H
 conv_tbc  T=float L:=4..7 K:=1..3 self=[L,B,I] weight=[K,I,O] bias=[O] pad=0..1
 slow_conv_dilated2d  T=float H:=5..8 W:=5..8 K:=1..3 self=[N,I,H,W] weight=[O,I,K,K] kernel_size=(K,K) bias=none|[O] stride=(1..2,1..2) padding=(0..1,0..1) dilation=(1..2,1..2)
 slow_conv_dilated3d  T=float H:=5..6 K:=1..3 self=[N,I,H,H,H] weight=[O,I,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=(0..1,0,0) dilation=(1..2,1,1)
-slow_conv_transpose2d  T=float H:=4..6 W:=4..6 K:=1..3 self=[N,I,H,W] weight=[I,O,K,K] kernel_size=(K,K) bias=none|[O] stride=(1..2,1..2) padding=0 output_padding=0 dilation=1
-slow_conv_transpose3d  T=float H:=3..4 K:=1..3 self=[N,I,H,H,H] weight=[I,O,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=0 output_padding=0 dilation=1
+slow_conv_transpose2d  T=float H:=4..6 W:=4..6 K:=1..3 self=[N,I,H,W] weight=[I,O,K,K] kernel_size=(K,K) bias=none|[O] stride=(1..2,1..2) padding=0 output_padding=0 dilation=1 !distinct
+slow_conv_transpose3d  T=float H:=3..4 K:=1..3 self=[N,I,H,H,H] weight=[I,O,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=0 output_padding=0 dilation=1 !distinct
 slow_conv3d_forward  T=float H:=4..6 K:=1..3 self=[N,I,H,H,H] weight=[O,I,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=(0..1,0,0)
 _slow_conv2d_forward  T=float H:=4..7 K:=1..3 self=[N,I,H,H] weight=[O,I,K,K] kernel_size=(K,K) bias=none|[O] stride=(1..2,1..2) padding=(0..1,0..1)
 _slow_conv2d_backward  T=float H:=4..7 K:=1..3 grad_output=[N,O,H-K+1,H-K+1] self=[N,I,H,H] weight=[O,I,K,K] kernel_size=(K,K) stride=(1,1) padding=(0,0) output_mask=bool^3
@@ -226,14 +226,14 @@ native_layer_norm  T=float input=[*P,*Q] normalized_shape=(*Q) weight=none|[*Q] 
 native_layer_norm_backward  T=float grad_out=[*P,*Q] input=[*P,*Q] normalized_shape=(*Q) mean=[*P,1Q] rstd=[*P,1Q] weight=none|[*Q] bias=none|[*Q] output_mask=bool^3 !unchecked
 native_group_norm  T=float input=[B,G*D,*P] weight=none|[G*D] bias=none|[G*D] N=B C=G*D HxW=prod(*P) group=G eps=0.00001 G:=1..3
 native_group_norm_backward  T=float grad_out=[B,G*D,*P] input=[B,G*D,*P] mean=[B,G] rstd=[B,G] weight=none|[G*D] N=B C=G*D HxW=prod(*P) group=G output_mask=bool^3 G:=1..3
-native_batch_norm,_native_batch_norm_legit,_native_batch_norm_legit_functional,_native_batch_norm_legit_no_training,_batch_norm_with_update,_batch_norm_with_update_functional,_batch_norm_no_update,batch_norm_update_stats  T=float input=[N,C,*P] weight=none|[C] bias=none|[C] running_mean=none|[C] running_var=none|[C] momentum=0.1 eps=0.00001 !unchecked
+native_batch_norm,_native_batch_norm_legit,_native_batch_norm_legit_functional,_native_batch_norm_legit_no_training,_batch_norm_with_update,_batch_norm_with_update_functional,_batch_norm_no_update,batch_norm_update_stats  T=float input=[N,C,*P] weight=none|[C] bias=none|[C] running_mean=none|[C] running_var=none|[C] training=true momentum=0.1 eps=0.00001 !unchecked
 native_batch_norm,_native_batch_norm_legit,_native_batch_norm_legit_functional,_native_batch_norm_legit_no_training,_batch_norm_with_update,_batch_norm_with_update_functional,_batch_norm_no_update,batch_norm_update_stats  T=float input=[N,C,*P] weight=f32[C] bias=f32[C] running_mean=f32[C] running_var=f32[C] momentum=0.1 eps=0.00001 !unchecked
 _native_batch_norm_legit.no_stats,_native_batch_norm_legit.no_stats_out  T=float input=[N,C,*P] weight=none|[C] bias=none|[C] training=true momentum=0.1 eps=0.00001
 native_batch_norm_backward  T=float grad_out=[N,C,*P] input=[N,C,*P] weight=none|[C] running_mean=none|[C] running_var=none|[C] save_mean=[C] save_invstd=[C] train=true eps=0.00001 output_mask=bool^3 !unchecked !nonempty
 native_batch_norm_backward  T=float grad_out=[N,C,*P] input=[N,C,*P] weight=none|[C] running_mean=[C] running_var=[C] save_mean=none save_invstd=none train=false eps=0.00001 output_mask=bool^3 !unchecked !nonempty
 batch_norm_backward  T=float grad_out=[N,C,*P] input=[N,C,*P] weight=[C] running_mean=[C] running_var=[C] save_mean=[C] save_var=[C] eps=0.00001 output_mask=bool^3 reserve=u8[0] !unchecked !nonempty
-_weight_norm_interface  T=float v=[O,I,*P] g=[O] dim=0
-_weight_norm_interface_backward  T=float grad_w=[O,I,*P] saved_v=[O,I,*P] saved_g=[O,1,1P] saved_norms=[O,1,1P] dim=0
+_weight_norm_interface  T=float v=[O,I,*P] g=[O] dim=0 !unchecked !contiguous !outs
+_weight_norm_interface_backward  T=float grad_w=[O,I,*P] saved_v=[O,I,*P] saved_g=[O,1,1P] saved_norms=[O,1,1P] dim=0 !unchecked !contiguous !outs
 
 # Softmax, attention
 _softmax,_log_softmax  T=float half_to_float=false
@@ -251,7 +251,7 @@ _transformer_encoder_layer_fwd  T=float src=[B,L,H*D] embed_dim=H*D num_heads=H 
 
 # Embedding, recurrent
 embedding  weight=[V,D] indices=idx[*S]<V V:=1..6 padding_idx=-1|0 sparse=false
-embedding_dense_backward  grad_output=[*S,D] indices=idx[*S]<V num_weights=V padding_idx=-1|0 V:=1..6
+embedding_dense_backward  grad_output=[*S,D] indices=idx[*S]<V num_weights=V padding_idx=-1|0 V:=1..6 !unchecked
 embedding_renorm  T=float self=[V,D] indices=idx[*S]<V max_norm=1.0 norm_type=2.0 V:=1..6
 _embedding_bag,_embedding_bag_forward_only  T=float V:=1..6 weight=[V,D] indices=idx[N]<V offsets=idx[B]=0 mode=0..2 sparse=false per_sample_weights=none include_last_offset=false padding_idx=-1|0 B:=1..3 !unchecked
 _embedding_bag_dense_backward,_embedding_bag_backward  T=float V:=1..6 B:=1..3 grad=[B,D] indices=idx[N]<V offset2bag=idx[N]=0 bag_size=idx[B]=1 maximum_indices=idx[0] offsets=idx[B]=0 sparse=false num_weights=V mode=0..1 per_sample_weights=none padding_idx=-1 !unchecked
@@ -263,15 +263,15 @@ _pack_padded_sequence  input=[L,B,*P] lengths=i64[B]=L batch_first=false L:=1..3
 binary_cross_entropy  T=float self=[*S] target=[*S] weight=none|[~S] reduction=0..2
 binary_cross_entropy_with_logits  T=float self=[*S] target=[*S] weight=none|[~S] pos_weight=none|[~S] reduction=0..2
 mse_loss,huber_loss,smooth_l1_loss,soft_margin_loss  T=float self=[*S] target=[~S]|[*S] reduction=0..2
-binary_cross_entropy_backward,mse_loss_backward,huber_loss_backward,smooth_l1_loss_backward,soft_margin_loss_backward  T=float grad_output=[*S] self=[*S] target=[*S] weight=none|[~S] reduction=0
-binary_cross_entropy_backward,mse_loss_backward,huber_loss_backward,smooth_l1_loss_backward,soft_margin_loss_backward  T=float grad_output=[] self=[*S] target=[*S] weight=none|[~S] reduction=1..2
+binary_cross_entropy_backward,mse_loss_backward,huber_loss_backward,smooth_l1_loss_backward,soft_margin_loss_backward  T=float beta=1.0 grad_output=[*S] self=[*S] target=[*S] weight=none|[~S] reduction=0
+binary_cross_entropy_backward,mse_loss_backward,huber_loss_backward,smooth_l1_loss_backward,soft_margin_loss_backward  T=float beta=1.0 grad_output=[] self=[*S] target=[*S] weight=none|[~S] reduction=1..2
 nll_loss_forward  T=float C:=1..5 self=[N,C] target=i64[N]<C weight=none|[C] reduction=0..2 ignore_index=-100|0
 nll_loss_forward  T=float C:=1..5 self=[C] target=i64[]<C weight=none|[C] reduction=0..2 ignore_index=-100|0
 nll_loss_backward  T=float C:=1..5 grad_output=[N] self=[N,C] target=i64[N]<C weight=none|[C] reduction=0 ignore_index=-100 total_weight=[] !unchecked
 nll_loss_backward  T=float C:=1..5 grad_output=[] self=[N,C] target=i64[N]<C weight=none|[C] reduction=1..2 ignore_index=-100 total_weight=[] !unchecked
 nll_loss2d_forward  T=float C:=1..5 self=[N,C,H,W] target=i64[N,H,W]<C weight=none|[C] reduction=0..2 ignore_index=-100|0
-nll_loss2d_backward  T=float C:=1..5 grad_output=[N,H,W] self=[N,C,H,W] target=i64[N,H,W]<C weight=none|[C] reduction=0 ignore_index=-100 total_weight=[]
-nll_loss2d_backward  T=float C:=1..5 grad_output=[] self=[N,C,H,W] target=i64[N,H,W]<C weight=none|[C] reduction=1..2 ignore_index=-100 total_weight=[]
+nll_loss2d_backward  T=float C:=1..5 grad_output=[N,H,W] self=[N,C,H,W] target=i64[N,H,W]<C weight=none|[C] reduction=0 ignore_index=-100 total_weight=[] !unchecked
+nll_loss2d_backward  T=float C:=1..5 grad_output=[] self=[N,C,H,W] target=i64[N,H,W]<C weight=none|[C] reduction=1..2 ignore_index=-100 total_weight=[] !unchecked
 multi_margin_loss  T=float C:=1..5 self=[N,C] target=i64[N]<C p=1|2 margin=1.0 weight=none|[C] reduction=0..2
 multi_margin_loss_backward  T=float C:=1..5 grad_output=[N] self=[N,C] target=i64[N]<C p=1|2 margin=1.0 weight=none|[C] reduction=0
 multi_margin_loss_backward  T=float C:=1..5 grad_output=[] self=[N,C] target=i64[N]<C p=1|2 margin=1.0 weight=none|[C] reduction=1..2
@@ -299,7 +299,8 @@ _prelu_kernel_backward  T=float grad_output=[*S] self=[*S] weight=[~S]
 native_dropout  T=fc p=0.0|0.5|1.0 train=none|true|false
 native_dropout_backward  T=fc grad_output=[*S] mask=bool[*S] scale=2.0
 _fused_dropout,_masked_scale  T=float p=0.5 mask=u8[*S] scale=2.0
-div,div_  rounding_mode=none|'floor'|'trunc'
+div,div_  self=[*S] other=[~S]=1|1|2|0.5|1.5|-1 rounding_mode=none|'floor'|'trunc'
+remainder,fmod,floor_divide  self=[*S]|1|3|0.5 other=[~S]=1|1|2|0.5|1.5|-1
 round  decimals=0|1|-1
 mvlgamma  T=float p=1..2
 polygamma  T=float n=0..2
@@ -342,8 +343,8 @@ _unsafe_masked_index  self=[N,*P] mask=bool[M] indices=one(i64[M]<N) fill=0|1 N:
 _unsafe_masked_index_put_accumulate  self=[N] mask=bool[M] indices=one(i64[M]<N) values=[M] N:=1..5
 masked_fill  self=[*S] mask=bool[~S] value=1|0.5|[]
 masked_fill.Tensor,masked_fill_.Tensor,masked_fill.Tensor_out  self=[*S] mask=bool[~S] value=[]
-masked_scatter  self=[*S] mask=bool[~S] source=[*S]
-masked_scatter_backward  grad_output=[*S] mask=bool[*S] sizes=(*S)
+masked_scatter  self=[*S] mask=bool[~S]=0 source=[*S] !unchecked
+masked_scatter_backward  grad_output=[*S] mask=bool[*S]=0 sizes=(*S) !unchecked
 masked_select  self=[*S] mask=bool[~S]
 segment_reduce  T=float data=[N,*P] reduce='sum'|'mean'|'max'|'min'|'prod' lengths=i64[1]=N indices=none offsets=none axis=0 unsafe=false initial=none
 _segment_reduce_backward  T=float grad=[1,*P] output=[1,*P] data=[N,*P] reduce='sum'|'mean'|'max'|'min' lengths=i64[1]=N offsets=none axis=0 initial=none !unchecked
@@ -369,7 +370,7 @@ random  from=0..2 to=none|5..9
 random.to,random_.to,random.to_out  to=5..9
 full  fill_value=1|0.5|true
 bernoulli,geometric  T=real p=0.5|[~S]
-bernoulli.p,bernoulli_.float,bernoulli.float_out,bernoulli.p_out,geometric,geometric_  T=real p=0.5
+bernoulli.p,bernoulli_.float,bernoulli.float_out,geometric,geometric_  T=real p=0.5
 bernoulli.Tensor,bernoulli_.Tensor,bernoulli.Tensor_out  T=real p=[~S]
 normal,normal_,log_normal,log_normal_,normal_functional  T=float mean=0.0|[*S] std=1.0|[~S]
 normal.Tensor_Tensor,normal.Tensor_Tensor_out  T=float mean=[*S] std=[~S]
@@ -383,9 +384,9 @@ _foreach_copy  self=each([*S]) src=each([~S]) !unchecked
 _foreach_add.Tensor,_foreach_add_.Tensor,_foreach_add.Tensor_out,_foreach_mul.Tensor,_foreach_mul_.Tensor,_foreach_mul.Tensor_out,_foreach_div.Tensor,_foreach_div_.Tensor,_foreach_div.Tensor_out  self=each([*S]) other=[]
 _foreach_add.List,_foreach_add_.List,_foreach_add.List_out,_foreach_mul.List,_foreach_mul_.List,_foreach_mul.List_out,_foreach_div.List,_foreach_div_.List,_foreach_div.List_out,_foreach_sub.List,_foreach_sub_.List,_foreach_sub.List_out  self=each([*S]) other=each([~S])
 _foreach_maximum.List,_foreach_maximum_.List,_foreach_maximum.List_out,_foreach_minimum.List,_foreach_minimum_.List,_foreach_minimum.List_out,_foreach_clamp_max.List,_foreach_clamp_max_.List,_foreach_clamp_max.List_out,_foreach_clamp_min.List,_foreach_clamp_min_.List,_foreach_clamp_min.List_out  self=each([*S]) other=each([~S])
-_foreach_pow.List,_foreach_pow_.List,_foreach_pow.List_out,_foreach_pow.ScalarAndTensor,_foreach_pow.ScalarAndTensor_out  self=2|0.5|each([*S]) exponent=each([~S])
+_foreach_pow.List,_foreach_pow_.List,_foreach_pow.List_out,_foreach_pow.ScalarAndTensor  self=2|0.5|each([*S]) exponent=each([~S])
 _foreach_pow.List,_foreach_pow_.List,_foreach_pow.List_out  self=each([*S]) exponent=each([~S])
-_foreach_pow.ScalarAndTensor,_foreach_pow.ScalarAndTensor_out  self=2|0.5 exponent=each([~S])
+_foreach_pow.ScalarAndTensor  self=2|0.5 exponent=each([~S])
 _foreach_pow.Scalar,_foreach_pow_.Scalar,_foreach_pow.Scalar_out  self=each([*S]) exponent=2|0.5|1
 _foreach_pow.ScalarList,_foreach_pow_.ScalarList,_foreach_pow.ScalarList_out  self=each([*S]) exponent=scalars
 _foreach_addcdiv,_foreach_addcmul  self=each([*S]) tensor1=each([~S]) tensor2=each([~S]) scalars=scalars value=1|2|0.5
@@ -510,6 +511,7 @@ constexpr Exclusion kExcluded[] = {
     {"_transform_bias_rescale_qkv", "for nested tensors"},
     {"_cummax_helper", "part of cummax, trusts its arguments"},
     {"_cummin_helper", "part of cummin, trusts its arguments"},
+    {"_stack.", "part of stack, writes beyond a result that it was not meant for"},
     {"_compute_linear_combination", "part of matrix_exp, trusts its arguments"},
     {"_parallel_materialize", "made for tests of PyTorch itself"},
     {"set.source_Storage", "storages as arguments"},
@@ -541,6 +543,8 @@ Table ParseTable() {
         recipe.contiguous = true;
       } else if (item == "!nonempty") {
         recipe.nonempty = true;
+      } else if (item == "!distinct") {
+        recipe.distinct_outs = true;
       } else if (item == "!outs") {
         recipe.plain_outs = true;
       } else if (equals == std::string::npos || equals == 0) {

@@ -20,7 +20,8 @@
 //   !unchecked   wrong arguments: the generator doesn't damage them
 //   !contiguous  tensors that aren't contiguous
 //   !nonempty    tensors without elements
-//   !outs        out= tensors of another dtype or layout
+//   !outs        out= tensors of another shape, dtype or layout
+//   !distinct    out= tensors that share memory with inputs, or elements of them with each other
 
 #include <string>
 #include <utility>
@@ -32,7 +33,7 @@ namespace ddpopt::cross_ref {
 
 struct Recipe {
   std::string dtype_class = "any";
-  bool unchecked = false, contiguous = false, nonempty = false, plain_outs = false;
+  bool unchecked = false, contiguous = false, nonempty = false, plain_outs = false, distinct_outs = false;
   std::vector<std::pair<std::string, std::string>> variables;  // name, range
   absl::flat_hash_map<std::string, std::string> arguments;     // name → value text
 };
@@ -47,6 +48,11 @@ std::vector<std::string> RecipeNames();
 // Why an operator is not called at random, or "" if it may be: sparse and quantized arguments, no CPU kernel behind its name, a real kernel
 // that is unsafe on any input, …
 std::string WhyExcluded(const std::string& name, const std::string& overload);
+
+// Whether the operator is listed in unfinished.cc: its fakes are known to differ from real tensors for some calls. An operator whose fakes
+// are mended is taken off the list.
+bool IsUnfinished(const std::string& name, const std::string& overload);
+std::vector<std::string> UnfinishedOperators();
 
 }  // namespace ddpopt::cross_ref
 
