@@ -83,6 +83,8 @@ class Shadows {
       shadow.unsafeGetTensorImpl()->set_storage_offset(outside.storage_offset());
       shadow.unsafeGetTensorImpl()->set_sizes_and_strides(outside.sizes(), outside.strides());
     }
+    // A view that was there before its base required grad does so too, as a leaf.
+    if (shadow.requires_grad() && outside.is_leaf() && !shadow.is_leaf()) shadow = shadow.detach();
     if (outside.requires_grad() && !shadow.requires_grad()) shadow.requires_grad_();
     tensors_.insert_or_assign(outside.unsafeGetTensorImpl(), c10::weak_intrusive_ptr<c10::TensorImpl>(shadow.getIntrusivePtr()));
     return shadow;
@@ -571,6 +573,7 @@ class Run {
       lines_.push_back(absl::StrCat("t", step.a, " = {}"));
       fake_.tensors.erase(step.a);
       real_.tensors.erase(step.a);
+      ForgetTheDead();
       return "";
     }
     auto& pool = kind.outside ? real_.outside : real_.tensors;
@@ -621,8 +624,9 @@ class Run {
     Context context(world, step);
     try {
       std::optional<ModeGuard> guard;
-      // Operands bring the mode along; it needs to be pushed for those without only.
-      if (world.fake() && !kind.outside && (kind.operands == 0 || context.Pick(3, 4) != 0)) guard.emplace(world.mode());
+      // Operands bring the mode along; it needs to be pushed only where there are none, and for backward passes, which make zeros.
+      const bool needs_push = kind.operands == 0 || kind.name == std::string("backward");
+      if (world.fake() && !kind.outside && (needs_push || context.Pick(3, 4) != 0)) guard.emplace(world.mode());
       kind.run(context);
     } catch (const c10::Error& error) {
       outcome.error = error.what_without_backtrace();
@@ -683,7 +687,11 @@ class Run {
       case Effect::kNone:
         break;
     }
-    // Addresses are used again.
+    ForgetTheDead();
+  }
+
+  // Addresses are used again.
+  void ForgetTheDead() {
     std::set<const c10::StorageImpl*> live;
     for (const auto& [id, tensor] : real_.tensors) live.insert(StorageOf(tensor));
     std::erase_if(known_, [&](const auto& entry) { return live.count(entry.first) == 0; });
