@@ -13,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "interpreter/call_operator.h"
+#include "interpreter/cond_operands.h"
 #include "interpreter/get_item.h"
 #include "interpreter/mode_scopes.h"
 #include "interpreter/plan.h"
+#include "interpreter/scalar_functions.h"
 
 namespace ddpopt {
 namespace {
@@ -349,6 +351,11 @@ IValue Interpreter::RunCallFunction(const fx::Node& node, Arguments& arguments) 
       if (scopes_ == nullptr) scopes_ = std::make_unique<ModeScopes>();
       return scopes_->Run(*function, arguments.args());
     }
+    if (const ScalarFunction* function = FindScalarFunction(opaque->text)) {
+      TORCH_CHECK(arguments.kwargs().empty(), opaque->text, ": takes positional arguments alone, but '", arguments.kwargs().front().first,
+                  "' was given by keyword");
+      return CallScalarFunction(*function, arguments.args());
+    }
   }
   TORCH_CHECK(false, "cannot execute the opaque target '", fx::TargetToString(node.target()), "'");
 }
@@ -379,7 +386,7 @@ IValue Interpreter::RunHigherOrder(const std::string& target, Arguments& argumen
       at_least(4);
       Values operands = Elements("cond: the operands", args[3]);
       args[3] = IValue();
-      return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), std::move(operands));
+      return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), TieOperands(std::move(operands)));
     }
     case HigherOrder::kWhileLoop: {
       no_keywords();
@@ -526,7 +533,11 @@ IValue Interpreter::Evaluate(const fx::Argument& argument) const {
 bool CanExecute(const fx::Node& node) {
   if (node.op() == fx::Op::kCallMethod) return false;
   if (const auto* opaque = std::get_if<fx::OpaqueTarget>(&node.target())) {
-    return IsGetItem(node.target()) || ModeScopes::Find(opaque->text).has_value();
+    if (IsGetItem(node.target()) || ModeScopes::Find(opaque->text).has_value()) return true;
+    if (FindScalarFunction(opaque->text) == nullptr) return false;
+    bool numbers = true;  // as far as is known
+    for (const fx::Node* input : node.all_input_nodes()) numbers &= !input->has_meta() || !input->meta().val.isTensor();
+    return numbers;
   }
   const auto* higher_order = std::get_if<fx::HigherOrderTarget>(&node.target());
   return higher_order == nullptr || HigherOrderOf(higher_order->name).has_value();

@@ -567,6 +567,26 @@ TEST_F(HigherOrderTest, CondRunsOneBranch) {
   EXPECT_THAT(ErrorOf([&] { Run({"yes", one}); }), HasSubstr("not String"));
 }
 
+TEST_F(HigherOrderTest, CondGivesZerosToWhatItsBranchDoesNotUse) {
+  for (const bool first : {true, false}) {
+    auto branch = std::make_shared<fx::GraphModule>();
+    fx::Node* a = branch->graph().Placeholder("a");
+    fx::Node* b = branch->graph().Placeholder("b");
+    branch->graph().Placeholder("c");
+    branch->graph().Output(Argument::Tuple({branch->graph().CallFunction(FindOperator("aten::exp"), {first ? a : b})}));
+    ASSERT_TRUE(gm_.AddSubmodule(first ? "yes" : "no", {branch, nullptr}).ok());
+  }
+  fx::Node* p = g_.Placeholder("p");
+  const std::vector<Argument> operands = {g_.Placeholder("a"), g_.Placeholder("b"), g_.Placeholder("c")};
+  g_.Output(Call("cond", {p, g_.GetAttr("yes"), g_.GetAttr("no"), Argument::List(operands)}));
+  const at::Tensor a = at::ones({2}).set_requires_grad(true), b = at::ones({3}).set_requires_grad(true), c = at::ones({2});
+  at::sum(Run({true, a, b, c})).backward();
+  EXPECT_TRUE(at::equal(a.grad(), at::exp(at::ones({2}))));
+  ASSERT_TRUE(b.grad().defined());
+  EXPECT_TRUE(at::equal(b.grad(), at::zeros({3})));
+  EXPECT_FALSE(c.grad().defined());
+}
+
 TEST_F(HigherOrderTest, WhileLoopCarriesItsValues) {
   auto condition = std::make_shared<fx::GraphModule>();
   fx::Node* i = condition->graph().Placeholder("i");

@@ -38,6 +38,10 @@ const c10::OperatorHandle& CopyOperator() {
   static const auto* op = new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
   return *op;
 }
+const c10::OperatorHandle& CloneOperator() {
+  static const auto* op = new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", ""));
+  return *op;
+}
 const c10::OperatorHandle& DetachOperator() {
   static const auto* op = new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow("aten::detach", ""));
   return *op;
@@ -191,7 +195,7 @@ class ProgramReader {
     GraphReader reader(program_->module_.get(), &attributes_);
     DDPOPT_RETURN_IF_ERROR(reader.Begin(graph));
     DDPOPT_RETURN_IF_ERROR(ReadInputs(graph, input_specs, &reader));
-    DDPOPT_RETURN_IF_ERROR(AddUnusedWeights());
+    DDPOPT_RETURN_IF_ERROR(AddAttributes());
     DDPOPT_ASSIGN_OR_RETURN(const JsonView nodes, graph.Array("nodes"));
     DDPOPT_RETURN_IF_ERROR(reader.ReadNodes(nodes));
     DDPOPT_RETURN_IF_ERROR(ReadOutputs(graph, output_specs, &reader));
@@ -303,36 +307,62 @@ class ProgramReader {
     DDPOPT_ASSIGN_OR_RETURN(RecordedMeta recorded, ReadTensorMeta(*value));
     if (!recorded.symbolic.empty()) return value->Expected("fixed sizes");
     if (!attributes_.emplace(input, AttributeInput{name, kind}).second) return spec.Error("the name \"", input, "\" is taken by an earlier input");
-    if (program_->module_->attrs().contains(name)) return absl::OkStatus();  // one attribute under two inputs
-
-    at::Tensor tensor;
-    if (weights_ != nullptr) {
-      TensorStore* const stores[] = {weights_, constants_};
-      TensorStore* store = nullptr;
-      for (TensorStore* candidate : stores) {
-        if (store == nullptr && candidate->Has(name)) store = candidate;
-      }
-      if (store == nullptr) return spec.Error("the archive has no data for \"", name, "\"");
-      DDPOPT_ASSIGN_OR_RETURN(tensor, store->Read(name));
-      if (tensor.sizes().vec() != recorded.meta.sizes || tensor.scalar_type() != recorded.meta.dtype) {
-        return spec.Error("the graph wants \"", name, "\" to be ", c10::toString(recorded.meta.dtype), " [", absl::StrJoin(recorded.meta.sizes, ", "),
-                          "], but its data is ", c10::toString(tensor.scalar_type()), " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]");
-      }
-    } else {
-      if (!recorded.strided) return absl::UnimplementedError(absl::StrCat(value->Path(), ": only strided tensors are supported"));
-      recorded.meta.requires_grad &= kind == AttrKind::kParameter;
-      absl::StatusOr<at::Tensor> hollow = fx::HollowTensor(recorded.meta);
-      if (!hollow.ok()) return value->Error(hollow.status().message());
-      tensor = *std::move(hollow);
-    }
-    return AddAttribute(spec, name, std::move(tensor), kind, persistent);
+    if (specs_.contains(name)) return absl::OkStatus();  // one attribute under two inputs
+    if (!recorded.strided) return absl::UnimplementedError(absl::StrCat(value->Path(), ": only strided tensors are supported"));
+    recorded.meta.requires_grad &= kind == AttrKind::kParameter;
+    specs_.emplace(name, AttributeSpec{kind, persistent, std::move(recorded.meta), spec.Path()});
+    spec_order_.push_back(name);
+    return absl::OkStatus();
   }
 
-  absl::Status AddAttribute(const JsonView& place, const std::string& name, at::Tensor tensor, AttrKind kind, bool persistent) {
-    const absl::Status added = program_->module_->AddAttr(name, tensor, kind);
-    if (!added.ok()) return place.Error(added.message());
-    Register(name, tensor, kind, persistent);
+  // The signature's attributes and what the archive holds beside them (further names of tied tensors, parameters that the graph doesn't use), in the
+  // archive's order, which is the module's.
+  absl::Status AddAttributes() {
+    std::vector<std::string> order;
+    if (weights_ != nullptr) order = weights_->Names();
+    order.insert(order.end(), spec_order_.begin(), spec_order_.end());
+    for (const std::string& name : order) {
+      if (program_->module_->attrs().contains(name)) continue;
+      const auto it = specs_.find(name);
+      AttrKind kind = AttrKind::kParameter;
+      bool persistent = true;
+      at::Tensor tensor;
+      if (it != specs_.end()) {
+        kind = it->second.kind;
+        persistent = it->second.persistent;
+        DDPOPT_ASSIGN_OR_RETURN(tensor, AttributeData(name, it->second));
+      } else {
+        DDPOPT_ASSIGN_OR_RETURN(const bool is_parameter, weights_->IsParameter(name));
+        if (!is_parameter) kind = AttrKind::kBuffer;
+        DDPOPT_ASSIGN_OR_RETURN(tensor, weights_->Read(name));
+      }
+      DDPOPT_RETURN_IF_ERROR(program_->module_->AddAttr(name, tensor, kind));
+      Register(name, tensor, kind, persistent);
+    }
     return absl::OkStatus();
+  }
+
+  struct AttributeSpec {
+    AttrKind kind;
+    bool persistent;
+    fx::TensorMeta meta;
+    std::string place;
+  };
+
+  absl::StatusOr<at::Tensor> AttributeData(const std::string& name, const AttributeSpec& spec) {
+    if (weights_ == nullptr) {
+      absl::StatusOr<at::Tensor> hollow = fx::HollowTensor(spec.meta);
+      return hollow.ok() ? hollow : Annotate(hollow.status(), spec.place);
+    }
+    TensorStore* const store = weights_->Has(name) ? weights_ : constants_->Has(name) ? constants_ : nullptr;
+    if (store == nullptr) return absl::InvalidArgumentError(absl::StrCat(spec.place, ": the archive has no data for \"", name, "\""));
+    DDPOPT_ASSIGN_OR_RETURN(at::Tensor tensor, store->Read(name));
+    if (tensor.sizes().vec() != spec.meta.sizes || tensor.scalar_type() != spec.meta.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(spec.place, ": the graph wants \"", name, "\" to be ", c10::toString(spec.meta.dtype), " [",
+                                                     absl::StrJoin(spec.meta.sizes, ", "), "], but its data is ", c10::toString(tensor.scalar_type()),
+                                                     " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]"));
+    }
+    return tensor;
   }
 
   void Register(const std::string& name, const at::Tensor& tensor, AttrKind kind, bool persistent) {
@@ -348,25 +378,10 @@ class ProgramReader {
     }
   }
 
-  // What the archive holds beside what the graph uses: further names of tied tensors, and parameters that the graph doesn't know.
-  absl::Status AddUnusedWeights() {
-    if (weights_ == nullptr) return absl::OkStatus();
-    for (const std::string& name : weights_->Names()) {
-      if (program_->module_->attrs().contains(name)) continue;
-      DDPOPT_ASSIGN_OR_RETURN(const bool is_parameter, weights_->IsParameter(name));
-      DDPOPT_ASSIGN_OR_RETURN(at::Tensor tensor, weights_->Read(name));
-      const AttrKind kind = is_parameter ? AttrKind::kParameter : AttrKind::kBuffer;
-      DDPOPT_RETURN_IF_ERROR(program_->module_->AddAttr(name, tensor, kind));
-      Register(name, tensor, kind, true);
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status ReadOutputs(const JsonView& graph, const JsonView& specs, GraphReader* reader) {
     DDPOPT_ASSIGN_OR_RETURN(const JsonView outputs, graph.Array("outputs"));
     if (outputs.size() != specs.size()) return specs.Expected(absl::StrCat(outputs.size(), " entries, as many as the graph has outputs"));
     fx::Graph& fx_graph = program_->module_->graph();
-    std::vector<Argument> results;
     std::vector<std::pair<Node*, Node*>> writes;
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const JsonView spec = specs[i];
@@ -374,7 +389,7 @@ class ProgramReader {
       const JsonView content = spec[0];
       DDPOPT_ASSIGN_OR_RETURN(Argument value, reader->ReadArgument(outputs[i]));
       if (kind == "user_output") {
-        results.push_back(std::move(value));
+        results_.push_back(std::move(value));
         continue;
       }
       const bool buffer = kind == "buffer_mutation", parameter = kind == "parameter_mutation", input = kind == "user_input_mutation";
@@ -396,12 +411,25 @@ class ProgramReader {
       if (!value.is_node()) return outputs[i].Expected("a tensor");
       writes.emplace_back(target, value.node());
     }
+    for (const auto& [target, value] : writes) KeepOldValue(target);
     for (const auto& [target, value] : writes) {
       Node* copy = fx_graph.CallFunction(CopyOperator(), {target, value});
       copy->meta().val = target->meta().val;
     }
-    results_ = std::move(results);
     return absl::OkStatus();
+  }
+
+  // What reads a buffer or an input before its new value is written back may need the old one in backward: it gets a copy. (Python's module leaves the
+  // memory to autograd, which then refuses the backward.)
+  void KeepOldValue(Node* target) {
+    if (!target->meta().val.isTensor() || !c10::isFloatingType(target->meta().val.toTensor().scalar_type()) || target->users().empty()) return;
+    const auto scope = program_->module_->graph().InsertingAfter(target);
+    Node* clone = program_->module_->graph().CallFunction(CloneOperator(), {target});
+    clone->meta().val = target->meta().val;
+    target->ReplaceAllUsesWith(clone, [&](Node* user) { return user != clone; });
+    for (Argument& result : results_) {
+      if (result.node() == target) result = Argument(clone);
+    }
   }
 
   // The trees, and the output node, which depends on whether there is one.
@@ -444,6 +472,8 @@ class ProgramReader {
   std::shared_ptr<ExportedProgram> program_;
   absl::flat_hash_map<std::string, AttributeInput> attributes_;
   absl::flat_hash_map<const c10::TensorImpl*, std::string> first_name_;
+  std::map<std::string, AttributeSpec> specs_;
+  std::vector<std::string> spec_order_;
   std::vector<Argument> results_;
 };
 

@@ -1,0 +1,189 @@
+#include "tools/check_models_run.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/ones.h"
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "ddpopt/capture/pt2/safetensors.h"
+#include "nlohmann/json.hpp"
+#include "testing/matchers.h"
+
+namespace ddpopt {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::StatusIs;
+
+const std::string kData = "testing/testdata/exported";
+
+// A copy of a part of the data, to be altered.
+class CheckModelsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = absl::StrCat(std::getenv("TEST_TMPDIR"), "/", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(dir_);
+  }
+  void Copy(const std::string& part) {
+    fs::create_directories(fs::path(dir_ / part).parent_path());
+    fs::copy(fs::path(kData) / part, dir_ / part, fs::copy_options::recursive);
+    for (const auto& entry : fs::recursive_directory_iterator(dir_)) fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
+  }
+  void EditJson(const std::string& path, const std::function<void(nlohmann::json&)>& edit) {
+    nlohmann::json json = nlohmann::json::parse(*ReadFile((dir_ / path).string()));
+    edit(json);
+    fs::remove(dir_ / path);
+    DDPOPT_ASSERT_OK(WriteFile((dir_ / path).string(), json.dump()));
+  }
+  void ScaleTensor(const std::string& path, const std::string& name, double factor) {
+    const auto file = SafetensorsFile::Open((dir_ / path).string());
+    DDPOPT_ASSERT_OK(file);
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const auto& [key, entry] : file->entries()) tensors.emplace_back(key, key == name ? file->Read(key)->mul(factor) : *file->Read(key));
+    fs::remove(dir_ / path);
+    DDPOPT_ASSERT_OK(WriteSafetensors((dir_ / path).string(), tensors));
+  }
+  // The cases that fail.
+  std::vector<std::string> Failures(const std::string& only = "") {
+    std::vector<std::string> failed;
+    cases_ = 0;
+    CheckModelsOptions options;
+    options.dir = dir_.string();
+    options.only = only;
+    DDPOPT_EXPECT_OK(CheckModels(options, [&](const ModelCase& result) {
+      ++cases_;
+      if (!result.difference.empty()) failed.push_back(result.id);
+      last_difference_ = result.difference.empty() ? last_difference_ : result.difference;
+    }));
+    return failed;
+  }
+
+  fs::path dir_;
+  int cases_ = 0;
+  std::string last_difference_;
+};
+
+TEST_F(CheckModelsTest, AllOfTheFormsPass) {
+  Copy("forms");
+  Copy("forms_2_11");
+  EXPECT_THAT(Failures(), IsEmpty()) << last_difference_;
+  EXPECT_EQ(cases_, 49);
+}
+
+TEST_F(CheckModelsTest, ModelsAndGraphsPass) {
+  Copy("models");
+  Copy("graphs");
+  EXPECT_THAT(Failures(), IsEmpty()) << last_difference_;
+  EXPECT_EQ(cases_, 11);
+}
+
+TEST_F(CheckModelsTest, AnAlteredFigureFailsInItsCaseAlone) {
+  Copy("models/unused_params");
+  const std::string manifest = "models/unused_params/manifest.json";
+  EditJson(manifest, [](nlohmann::json& json) { json["loss0"] = json["loss0"].get<double>() * 1.02; });
+  EXPECT_THAT(Failures(), ElementsAre("models/unused_params/loss"));
+  EditJson(manifest, [](nlohmann::json& json) {
+    json["loss0"] = json["loss0"].get<double>() / 1.02;
+    json["losses_single"][7] = json["losses_single"][7].get<double>() * 1.02;
+  });
+  EXPECT_THAT(Failures(), ElementsAre("models/unused_params/trajectory"));
+  EditJson(manifest, [](nlohmann::json& json) {
+    json["losses_single"][7] = json["losses_single"][7].get<double>() / 1.02;
+    json["final_param_stats_single"]["m.a.weight"]["l2"] = json["final_param_stats_single"]["m.a.weight"]["l2"].get<double>() * 1.02;
+  });
+  EXPECT_THAT(Failures(), ElementsAre("models/unused_params/trajectory"));
+  EditJson(manifest, [](nlohmann::json& json) {
+    json["final_param_stats_single"]["m.a.weight"]["l2"] = json["final_param_stats_single"]["m.a.weight"]["l2"].get<double>() / 1.02;
+    json["params"][0]["shape"][0] = 65;
+  });
+  EXPECT_THAT(Failures(), ElementsAre("models/unused_params/load"));
+  EditJson(manifest, [](nlohmann::json& json) { json["params"][0]["shape"][0] = 64; });
+  EXPECT_THAT(Failures(), IsEmpty()) << last_difference_;
+  ScaleTensor("models/unused_params/grads.safetensors", "m.b.bias", 0.98);
+  EXPECT_THAT(Failures(), ElementsAre("models/unused_params/grads"));
+  EXPECT_THAT(last_difference_, HasSubstr("m.b.bias"));
+}
+
+TEST_F(CheckModelsTest, AlteredCalls) {
+  Copy("forms/mutated_buffers");
+  Copy("forms/dynamic_batch");
+  const std::string calls = "forms/mutated_buffers/calls.safetensors";
+  ScaleTensor(calls, "call1.post.ema", 1.02);
+  EXPECT_THAT(Failures(), ElementsAre("forms/mutated_buffers/call1"));
+  ScaleTensor(calls, "call1.post.ema", 1 / 1.02);
+  ScaleTensor(calls, "call0.grad.l.weight", 1.02);
+  EXPECT_THAT(Failures(), ElementsAre("forms/mutated_buffers/call0"));
+  ScaleTensor("forms/dynamic_batch/calls.safetensors", "call2.out0", 1.02);
+  EditJson("forms/mutated_buffers/manifest.json", [](nlohmann::json& json) {
+    json["calls"][0]["outs"][0]["requires_grad"] = false;
+    json["calls"][1]["post"] = nlohmann::json::array({"ema"});
+  });
+  EXPECT_THAT(Failures(), ElementsAre("forms/dynamic_batch/call2", "forms/mutated_buffers/call0", "forms/mutated_buffers/call1"));
+  EXPECT_THAT(last_difference_, HasSubstr("the call changed \"steps\""));
+}
+
+TEST_F(CheckModelsTest, MissingAndDamagedFilesFail) {
+  Copy("forms/cond");
+  Copy("forms/bf16");
+  fs::remove(dir_ / "forms/cond/model.pt2");
+  fs::resize_file(dir_ / "forms/bf16/calls.safetensors", 50);
+  EXPECT_THAT(Failures(), ElementsAre("forms/bf16/call0", "forms/bf16/refused_size", "forms/cond/call0", "forms/cond/refused_size"));
+  Copy("graphs");
+  EditJson("graphs/resnet50.meta.json", [](nlohmann::json& json) { json["params"].erase(3); });
+  EXPECT_THAT(Failures("graphs"), ElementsAre("graphs/resnet50/load"));
+}
+
+TEST_F(CheckModelsTest, NothingToCheckIsAnError) {
+  CheckModelsOptions options;
+  options.dir = dir_.string();
+  EXPECT_THAT(CheckModels(options, [](const ModelCase&) {}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("models/, graphs/")));
+}
+
+TEST_F(CheckModelsTest, Program) {
+  const auto run = [](const std::string& arguments, int* status) {
+    FILE* pipe = popen(absl::StrCat("tools/check_models ", arguments, " 2>&1").c_str(), "r");
+    std::string output;
+    char buffer[4096];
+    while (const std::size_t got = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, got);
+    *status = WEXITSTATUS(pclose(pipe));
+    return output;
+  };
+  int status;
+  EXPECT_EQ(run(absl::StrCat("--dir=", kData, " --only=forms/dynamic_batch"), &status), "4 passed, 0 failed, 0 skipped\n");
+  EXPECT_EQ(status, 0);
+  Copy("forms/float64");
+  ScaleTensor("forms/float64/calls.safetensors", "call0.out0", 1.00001);
+  const std::string output = run(absl::StrCat("--dir=", dir_.string(), " --json"), &status);
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(output, HasSubstr("FAILED forms/float64/call0\n"));
+  const nlohmann::json last = nlohmann::json::parse(output.substr(output.rfind('\n', output.size() - 2) + 1));
+  EXPECT_EQ(last["failed"], 1);
+  EXPECT_EQ(last["passed"], 1);
+  EXPECT_EQ(last["failures"][0]["case"], "forms/float64/call0");
+  run("--backend=none --dir=x", &status);
+  EXPECT_EQ(status, 2);
+}
+
+TEST(TensorDifferenceTest, ToleranceIsOfTheLargestValue) {
+  const at::Tensor expected = at::ones({2}).mul(100);
+  at::Tensor actual = expected.clone();
+  actual.select(0, 0).add_(0.009);
+  EXPECT_EQ(TensorDifference(actual, expected), "");
+  actual.select(0, 0).add_(0.003);
+  EXPECT_THAT(TensorDifference(actual, expected), HasSubstr("differs by 0.012"));
+  EXPECT_THAT(TensorDifference(actual.to(at::kDouble), expected), HasSubstr("Double"));
+  EXPECT_THAT(TensorDifference(at::ones({3}), expected), HasSubstr("[3]"));
+  EXPECT_THAT(TensorDifference(at::ones({2}).mul(std::nan("")), at::ones({2})), HasSubstr("finite"));
+  EXPECT_THAT(TensorDifference(at::ones({2}, at::kLong), at::ones({2}, at::kLong).mul(2)), HasSubstr("values differ"));
+}
+
+}  // namespace
+}  // namespace ddpopt
