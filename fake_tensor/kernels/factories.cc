@@ -91,6 +91,8 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("linspace.Tensor_Tensor", Linspace<Tensor, Tensor>, kThisForm);
   m.impl("linspace.Tensor_Scalar", Linspace<Tensor, Scalar>, kThisForm);
   m.impl("linspace.Scalar_Tensor", Linspace<Scalar, Tensor>, kThisForm);
+  m.impl("linspace.out", LinspaceOut<Scalar, Scalar>, kThisForm);
+  m.impl("logspace.out", LogspaceOut<Scalar, Scalar>, kThisForm);
   m.impl("linspace.Tensor_Tensor_out", LinspaceOut<Tensor, Tensor>, kThisForm);
   m.impl("linspace.Tensor_Scalar_out", LinspaceOut<Tensor, Scalar>, kThisForm);
   m.impl("linspace.Scalar_Tensor_out", LinspaceOut<Scalar, Tensor>, kThisForm);

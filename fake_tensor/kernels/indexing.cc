@@ -2,6 +2,7 @@
 
 #define AT_PER_OPERATOR_HEADERS
 
+#include <utility>
 #include <vector>
 
 #include "ATen/ExpandUtils.h"
@@ -11,6 +12,8 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/native/Resize.h"
 #include "ATen/native/UnfoldBackward.h"
+#include "ATen/ops/index_add.h"
+#include "ATen/ops/index_reduce.h"
 #include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/dtypes.h"
@@ -145,7 +148,64 @@ Tensor UnfoldBackward(const Tensor& grad, at::IntArrayRef sizes, int64_t dim, in
   return out;
 }
 
+// index_add and index_reduce. LibTorch's Meta kernels look at the source's first slice, which an empty index needn't have: without it, one
+// index and one slice give the same result.
+std::pair<Tensor, Tensor> WithSlice(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  dim = at::maybe_wrap_dim(dim, self.dim());
+  if (index.dim() > 1 || index.numel() != 0 || self.dim() == 0 || source.dim() != self.dim() || source.size(dim) != 0)
+    return {index, source};
+  std::vector<int64_t> sizes = source.sizes().vec();
+  sizes[dim] = 1;
+  return {Empty({1}, index.options()), Empty(sizes, source.options())};
+}
+Tensor IndexAdd(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  return at::index_add(self, dim, one, slice, alpha);
+}
+Tensor& IndexAddInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  return self.index_add_(dim, one, slice, alpha);
+}
+Tensor& IndexAddOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, Tensor& out) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  return at::index_add_out(out, self, dim, one, slice, alpha);
+}
+
+// What is reduced without self is cleared by a kernel for real numbers; vectors have a kernel of their own.
+void CheckReducible(const Tensor& self, const Tensor& index, c10::string_view reduce, bool include_self) {
+  if (!include_self) {
+    RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
+  } else if (index.numel() > 0 && self.dim() <= 1) {
+    RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
+  } else if (index.numel() > 0 && (reduce == "amax" || reduce == "amin")) {
+    RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kBoolDtype);
+  }
+}
+Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce, bool include_self) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  CheckReducible(self, index, reduce, include_self);
+  return at::index_reduce(self, dim, one, slice, reduce, include_self);
+}
+Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
+                           bool include_self) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  CheckReducible(self, index, reduce, include_self);
+  return self.index_reduce_(dim, one, slice, reduce, include_self);
+}
+Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
+                       bool include_self, Tensor& out) {
+  const auto [one, slice] = WithSlice(self, dim, index, source);
+  CheckReducible(self, index, reduce, include_self);
+  return at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
+}
+
 DDPOPT_FAKE_KERNELS(m) {
+  m.impl("index_add", IndexAdd, kThisForm);
+  m.impl("index_add_", IndexAddInPlace, kThisForm);
+  m.impl("index_add.out", IndexAddOut, kThisForm);
+  m.impl("index_reduce", IndexReduce, kThisForm);
+  m.impl("index_reduce_", IndexReduceInPlace, kThisForm);
+  m.impl("index_reduce.out", IndexReduceOut, kThisForm);
   m.impl("index_select", IndexSelect, kThisForm);
   m.impl("index_select.out", IndexSelectOut, kThisForm);
   m.impl("take", Take, kThisForm);
