@@ -355,6 +355,8 @@ class Sgd {
     }
     return sgd;
   }
+  // How far one gradient, the same in every step, moves a parameter at most.
+  double Reach(std::size_t steps) const { return rate_ * static_cast<double>(steps) / (1 - std::min(momentum_, 0.99)); }
   void Step(const ExportedProgram& program) {
     const at::NoGradGuard no_grad;
     for (const auto& parameter : program.parameters()) {
@@ -386,6 +388,15 @@ std::vector<at::Tensor> Backward(const std::vector<IValue>& outputs) {
 }
 
 absl::Status OfField(absl::string_view what, const absl::Status& status) { return status.ok() ? status : Annotate(status, what); }
+
+// What statistics may differ by if each element may by `floor`.
+Statistics OfRounding(double floor, int64_t numel) {
+  Statistics allowed;
+  allowed.l2 = floor * std::sqrt(static_cast<double>(numel));
+  allowed.sum = allowed.abssum = floor * static_cast<double>(numel);
+  allowed.first = floor;
+  return allowed;
+}
 
 // One folder of models/.
 class ModelChecker {
@@ -444,11 +455,7 @@ class ModelChecker {
           return tensor.has_value() ? absl::optional<at::Tensor>(tensor->grad()) : absl::nullopt;
         },
         [&](const std::string&, const Statistics& own) {
-          Statistics allowed;
-          allowed.l2 = floor * std::sqrt(static_cast<double>(own.numel));
-          allowed.sum = allowed.abssum = floor * static_cast<double>(own.numel);
-          allowed.first = floor;
-          return allowed;
+          return OfRounding(floor, own.numel);
         },
         differences));
     DDPOPT_ASSIGN_OR_RETURN(const JsonView none, root.Array("no_grad_params"));
@@ -475,9 +482,9 @@ class ModelChecker {
       }
       const auto find = [&](const std::string& name) { return training.program->FindTensor(name); };
       DDPOPT_ASSIGN_OR_RETURN(const JsonView params, root.Object("final_param_stats_single"));
-      DDPOPT_RETURN_IF_ERROR(OfField("final_param_stats_single", CompareStatistics(params, find, allowed.Of(), found)));
+      DDPOPT_RETURN_IF_ERROR(OfField("final_param_stats_single", CompareStatistics(params, find, allowed.Of(training.floor), found)));
       DDPOPT_ASSIGN_OR_RETURN(const JsonView buffers, root.Object("final_buffer_stats_single"));
-      return OfField("final_buffer_stats_single", CompareStatistics(buffers, find, allowed.Of(), found));
+      return OfField("final_buffer_stats_single", CompareStatistics(buffers, find, allowed.Of(training.floor), found));
     };
     Differences strict;
     DDPOPT_RETURN_IF_ERROR(compare(Allowances(), &strict));
@@ -490,10 +497,16 @@ class ModelChecker {
   struct Allowances {
     std::vector<double> losses;
     std::map<std::string, Statistics> tensors;
-    Allowance Of() const {
-      return [this](const std::string& name, const Statistics&) {
+    Allowance Of(double floor) const {
+      return [this, floor](const std::string& name, const Statistics& own) {
+        Statistics allowed = OfRounding(floor, own.numel);
         const auto it = tensors.find(name);
-        return it == tensors.end() ? Statistics() : it->second;
+        if (it == tensors.end()) return allowed;
+        allowed.l2 = std::max(allowed.l2, it->second.l2);
+        allowed.sum = std::max(allowed.sum, it->second.sum);
+        allowed.abssum = std::max(allowed.abssum, it->second.abssum);
+        allowed.first = std::max(allowed.first, it->second.first);
+        return allowed;
       };
     }
   };
@@ -530,6 +543,7 @@ class ModelChecker {
   struct Training {
     std::shared_ptr<ExportedProgram> program;
     std::vector<double> losses;
+    double floor = 0;  // how far gradients that are rounding alone have moved a parameter
   };
   // `seed` 0: from the recorded weights.
   absl::StatusOr<Training> Train(const JsonView& root, std::size_t steps, uint64_t seed) const {
@@ -539,13 +553,19 @@ class ModelChecker {
     DDPOPT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Read(root));
     DDPOPT_RETURN_IF_ERROR(CatchAsStatus("training", [&] {
       if (seed != 0) Move(*training.program, seed);
+      double largest = 0;
       for (std::size_t step = 0; step < steps; ++step) {
         ClearGradients(*training.program);
         const std::vector<IValue> outputs = training.program->RunFlat(batch);
         training.losses.push_back(outputs.at(0).toTensor().item().toDouble());
         Backward(outputs);
+        for (const auto& parameter : training.program->parameters()) {
+          const at::Tensor& gradient = parameter.tensor.grad();
+          if (gradient.defined() && gradient.numel() > 0) largest = std::max(largest, gradient.abs().max().item().toDouble());
+        }
         sgd.Step(*training.program);
       }
+      training.floor = kCancelled * largest * sgd.Reach(steps);
     }));
     return training;
   }

@@ -206,8 +206,12 @@ void Alter(nlohmann::json& json, std::mt19937& random) {
 
 TEST(DamagedFileTest, RandomAlterations) {
   int64_t iterations = 600, seed = 1;
-  if (const char* text = std::getenv("DDPOPT_FUZZ_ITERATIONS")) ASSERT_TRUE(absl::SimpleAtoi(text, &iterations));
-  if (const char* text = std::getenv("DDPOPT_FUZZ_SEED")) ASSERT_TRUE(absl::SimpleAtoi(text, &seed));
+  if (const char* text = std::getenv("DDPOPT_FUZZ_ITERATIONS")) {
+    ASSERT_TRUE(absl::SimpleAtoi(text, &iterations));
+  }
+  if (const char* text = std::getenv("DDPOPT_FUZZ_SEED")) {
+    ASSERT_TRUE(absl::SimpleAtoi(text, &seed));
+  }
   SCOPED_TRACE(absl::StrCat("DDPOPT_FUZZ_SEED=", seed));
   std::mt19937 random(static_cast<unsigned>(seed));
   std::vector<std::string> files;
@@ -241,7 +245,9 @@ TEST(DamagedFileTest, RandomAlterations) {
       for (unsigned k = 0; k < 1 + random() % 3; ++k) Alter(json, random);
       if (i % 8 == 2) {  // the graph alone
         const auto program = ParseExportedProgram(json.dump());
-        if (program.ok()) DDPOPT_EXPECT_OK((*program)->module()->Lint());
+        if (program.ok()) {
+          DDPOPT_EXPECT_OK((*program)->module()->Lint());
+        }
         continue;
       }
       records[record] = json.dump();
