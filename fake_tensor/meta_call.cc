@@ -8,6 +8,8 @@
 #include "ATen/MemoryOverlap.h"
 #include "ATen/core/Generator.h"
 #include "ATen/core/List.h"
+#include "ATen/native/TypeProperties.h"
+#include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
@@ -62,6 +64,21 @@ void MetaCall::Run(torch::jit::Stack* stack) {
   const std::size_t num_args = op_.schema().arguments().size();
   Convert(stack->data() + (stack->size() - num_args), num_args, /*zeros=*/false);
   if (info_.dtypes != nullptr && devices_.Result().is_cpu()) CheckDtypes(op_, *info_.dtypes, torch::jit::last(*stack, num_args));
+  torch::jit::Stack again;
+  if (info_.casts_operands && devices_.Result().is_cpu() && HasSparseOperands()) {
+    again.assign(stack->end() - static_cast<std::ptrdiff_t>(num_args), stack->end());
+  }
+  Call(stack);
+  if (!again.empty() && stack->back().isTensor() && stack->back().toTensor().defined() &&
+      LayOutCasts(stack->back().toTensor().scalar_type(), &again)) {
+    torch::jit::drop(*stack, op_.schema().returns().size());
+    stack->insert(stack->end(), again.begin(), again.end());
+    Call(stack);
+  }
+  Finish(stack);
+}
+
+void MetaCall::Call(torch::jit::Stack* stack) {
   try {
     const ClaimedDeviceGuard claimed(devices_.Result());
     if (info_.own != nullptr) {
@@ -82,7 +99,35 @@ void MetaCall::Run(torch::jit::Stack* stack) {
     }
     ThrowNoRule(op_, why);
   }
-  Finish(stack);
+}
+
+// Whether an operand has gaps or repeats elements.
+bool MetaCall::HasSparseOperands() const {
+  for (const Input& input : inputs_) {
+    if (input.inner.dim() > 0 && !input.inner.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) return true;
+  }
+  return false;
+}
+
+// The CPU's kernels convert operands of other dtypes before they look at strides, and what is converted is dense. On the meta device nothing
+// is converted, so such operands are laid out here. `result` is the dtype that came out: numbers may raise the operands' common one, and
+// integers become floats. False if there is no such operand.
+bool MetaCall::LayOutCasts(c10::ScalarType result, torch::jit::Stack* arguments) const {
+  at::native::ResultTypeState state;
+  for (const IValue& value : *arguments) {
+    if (value.isTensor() && value.toTensor().defined()) state = at::native::update_result_type_state(value.toTensor(), state);
+  }
+  c10::ScalarType compute = at::native::result_type(state);
+  if (c10::promoteTypes(compute, result) == result) compute = result;
+  bool any = false;
+  for (IValue& value : *arguments) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    const at::Tensor& operand = value.toTensor();
+    if (operand.dim() == 0 || operand.scalar_type() == compute || operand.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) continue;
+    value = at::empty_like(operand, c10::MemoryFormat::Preserve);
+    any = true;
+  }
+  return any;
 }
 
 void MetaCall::RunOnZeros(torch::jit::Stack* stack) {

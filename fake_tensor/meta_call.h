@@ -53,6 +53,10 @@ class MetaCall {
   void Convert(c10::IValue* args, std::size_t num_args, bool zeros);
   at::Tensor ToInner(const at::Tensor& tensor, std::size_t index, bool zeros);
   c10::Storage InnerStorage(const FakeTensorImpl& impl, bool zeros);
+  // The rule or LibTorch's Meta kernel.
+  void Call(torch::jit::Stack* stack);
+  bool HasSparseOperands() const;
+  bool LayOutCasts(c10::ScalarType result, torch::jit::Stack* arguments) const;
   void Finish(torch::jit::Stack* stack);
   void WrapResult(c10::IValue* result);
   at::Tensor ToFake(const at::Tensor& inner);

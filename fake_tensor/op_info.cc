@@ -171,6 +171,8 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   } else {
     info.way = Way::kNoRule;
   }
+  // (where() takes its condition as it is.)
+  info.casts_operands = info.way == Way::kRule && !info.writes_any && op.hasTag(at::Tag::pointwise) && name != "where";
   info.refuses_overlapping_out = info.way == Way::kRule && info.own == nullptr && !absl::StartsWith(name, "fractional_max_pool");
   if (info.way != Way::kRule && info.way != Way::kNoRule) {
     info.cacheable = false;

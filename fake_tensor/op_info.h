@@ -45,6 +45,7 @@ struct OpInfo {
   bool uninitialized = false;      // its result holds anything
   bool writes_any = false;
   bool writes_metadata_only = false;  // t_() and the like: data stay as they are
+  bool casts_operands = false;           // functional and elementwise: the CPU converts operands to a common dtype first
   bool refuses_overlapping_out = false;  // LibTorch's Meta kernel doesn't, unlike the real one
   bool bumps_versions = false;     // changes its arguments through the operators it calls, which count the change
   bool returns_views = false;      // by its schema
