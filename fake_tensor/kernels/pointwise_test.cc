@@ -17,6 +17,10 @@ at::Tensor Bytes(at::IntArrayRef sizes) { return at::full(sizes, 2, at::kByte); 
 std::vector<SweepCase> Pointwise() {
   return {
       OpCase("abs_complex", "aten::abs", {T(C({3, 4}))}),
+      // What the CPU converts to a common dtype is dense when strides are chosen.
+      OpCase("converted_expanded", "aten::maximum", {X(Long({3}), 3), T(NoGrad({3, 3}))}),
+      OpCase("converted_compared", "aten::eq.Tensor", {X(Long({3}), 3), T(NoGrad({3, 3}))}),
+      OpCase("converted_to_floats", "aten::atan2", {X(Long({3}), 3), T(Long({3, 3}))}),
       OpCase("abs_complex_out", "aten::abs.out", {C({3, 4})}, {{"out", NoGrad({2})}}),
       OpCase("abs_into_complex", "aten::abs.out", {C({3, 4})}, {{"out", C({0})}}),
       Rejected(OpCase("abs_complex_in_place", "aten::abs_", {C({3})})),
