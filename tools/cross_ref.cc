@@ -37,7 +37,8 @@ constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors 
   --seed=N      which calls (default 0); a call is a function of seed, operators and its number
   --cases=N     how many (default 20000)
   --ops=TEXT,…  only operators whose names contain one of the texts ("aten::add.", "_foreach"); "add.out$" must end the name
-  --all         also the operators of fake_tensor/cross_ref/unfinished.cc, whose fakes are known to differ for some calls
+  --all         also the operators of fake_tensor/cross_ref/unfinished.cc, whose fakes are known to differ for some calls, and out= tensors that
+                are an operand or a view of one
   --show=N      prints up to N disagreements of each operator and kind (default 3), most frequent first
   --case=N      only call number N, with both outcomes
   --list        prints the operators, and ends
