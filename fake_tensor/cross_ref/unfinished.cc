@@ -28,12 +28,13 @@ _foreach_addcmul.Tensor_out _foreach_addcmul_.Scalar _foreach_addcmul_.ScalarLis
 _foreach_clamp_max.ScalarList_out _foreach_clamp_max_.ScalarList _foreach_div.List _foreach_div.List_out _foreach_div.Tensor
 _foreach_div.Tensor_out _foreach_div_.List _foreach_div_.Tensor _foreach_lerp.ScalarList _foreach_lerp.ScalarList_out
 _foreach_lerp_.ScalarList _foreach_minimum.ScalarList _foreach_minimum.ScalarList_out _foreach_minimum_.ScalarList _foreach_mm
-_foreach_mul.ScalarList _foreach_mul.ScalarList_out _foreach_mul_.ScalarList _foreach_powsum.Scalar _foreach_powsum.Scalar_out
-_foreach_sub.ScalarList _foreach_sub.ScalarList_out _foreach_sub_.ScalarList _fused_sdp_choice _grid_sampler_2d_cpu_fallback
-_grid_sampler_2d_cpu_fallback.out _grid_sampler_2d_cpu_fallback_backward _histogramdd_bin_edges _histogramdd_bin_edges.out _index_put_impl
-_index_put_impl.out _index_put_impl_ _linalg_det.result _linalg_eigh.eigenvalues _linalg_slogdet.sign _linalg_solve_ex.result
-_linalg_svd.U _log_softmax.out _log_softmax_backward_data _log_softmax_backward_data.out _logcumsumexp.out _native_batch_norm_legit
-_native_batch_norm_legit.no_stats _native_batch_norm_legit.no_stats_out _native_batch_norm_legit.out _native_batch_norm_legit_functional
+_foreach_mul.ScalarList _foreach_mul.ScalarList_out _foreach_mul.Tensor _foreach_mul.Tensor_out _foreach_mul_.ScalarList
+_foreach_mul_.Tensor _foreach_powsum.Scalar _foreach_powsum.Scalar_out _foreach_sub.ScalarList _foreach_sub.ScalarList_out
+_foreach_sub_.ScalarList _fused_sdp_choice _grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback.out
+_grid_sampler_2d_cpu_fallback_backward _histogramdd_bin_edges _histogramdd_bin_edges.out _index_put_impl _index_put_impl.out
+_index_put_impl_ _linalg_det.result _linalg_eigh.eigenvalues _linalg_slogdet.sign _linalg_solve_ex.result _linalg_svd.U _log_softmax.out
+_log_softmax_backward_data _log_softmax_backward_data.out _logcumsumexp.out _native_batch_norm_legit _native_batch_norm_legit.no_stats
+_native_batch_norm_legit.no_stats_out _native_batch_norm_legit.out _native_batch_norm_legit_functional
 _native_batch_norm_legit_no_training _native_batch_norm_legit_no_training.out _neg_view _slow_conv2d_backward.grad_input
 _slow_conv2d_backward.output_mask _slow_conv2d_backward.output_mask_out _slow_conv2d_forward.output _softmax.out _softmax_backward_data
 _softmax_backward_data.out _trilinear _trilinear.out _unsafe_index_put _upsample_bicubic2d_aa _upsample_bicubic2d_aa.out
@@ -53,27 +54,28 @@ bitwise_xor.Scalar_out bitwise_xor.Tensor_out bmm bmm.out clamp clamp.Tensor cla
 clamp_max.Tensor clamp_max.Tensor_out clamp_max.out clamp_max_ clamp_max_.Tensor clamp_min.Tensor_out clamp_min.out col2im.out
 constant_pad_nd.out convolution convolution.out convolution_backward convolution_backward.out copy_ copysign.Scalar_out copysign.out
 cummax.out cummin.out cumprod cumprod.out cumprod_ cumsum cumsum.out cumsum_ diag_embed.out diagonal_backward.out dist dist.out
-div.Scalar_mode_out div.Scalar_out div.out div.out_mode dot.out embedding.out embedding_renorm.out embedding_renorm_ empty_strided
-empty_strided.out eq.Scalar_out eq.Tensor eq.Tensor_out eq_.Tensor fake_quantize_per_channel_affine_cachemask
-fake_quantize_per_channel_affine_cachemask.out floor_divide.Scalar_out floor_divide.out fmax.out fmin.out fmod.Scalar_out fmod.Tensor_out
-fractional_max_pool2d fractional_max_pool2d.output fractional_max_pool3d fractional_max_pool3d.output gcd.out ge.Scalar_out ge.Tensor_out
-gelu_backward gelu_backward.grad_input geqrf.a glu_backward.grad_input glu_backward_jvp glu_backward_jvp.out gt.Scalar_out gt.Tensor
-gt.Tensor_out gt_.Tensor hardsigmoid_backward.grad_input hardtanh_ hash_tensor hash_tensor.out heaviside.out histc.out
-histogram.bin_ct_out histogram.bins_tensor_out hypot.out igamma.out igammac.out im2col.out index.Tensor index.Tensor_out index_add
-index_add.out index_add_ index_copy.out index_put index_put.out index_put_ index_reduce index_reduce.out index_reduce_
-kaiser_window.beta_out kaiser_window.out kaiser_window.periodic_out kthvalue kthvalue.values lcm.out ldexp.Tensor ldexp.out ldexp_
-le.Scalar_out le.Tensor_out lerp.Scalar_out lerp.Tensor_out linalg__powsum linalg_cross.out linalg_eig.out linalg_lstsq linalg_lstsq.out
-linalg_lu_solve linalg_lu_solve.out linalg_matrix_sqrth linalg_matrix_sqrth.out linalg_qr.out linalg_solve_triangular.out
-linalg_vector_norm.out linear.out linspace linspace.Tensor_Scalar_out linspace.out logaddexp.out logaddexp2.out logical_and
-logical_and.out logical_and_ logical_not.out logical_or.out logical_xor logical_xor.out logical_xor_ logspace logspace.Scalar_Tensor
-logspace.Scalar_Tensor_out logspace.Tensor_Scalar_out logspace.Tensor_Tensor_out logspace.out lt.Scalar_out lt.Tensor_out max.dim_max
-max.unary_out max_pool3d_with_indices max_pool3d_with_indices.out max_unpool2d.out max_unpool3d.out maximum maximum.out mean.out
-median.dim_values min.dim_min minimum.out mm mm.out mse_loss.out mul.Scalar mul.Scalar_out mul.Tensor mul.out mul_.Scalar mul_.Tensor
-multi_margin_loss multi_margin_loss.out multi_margin_loss_backward multi_margin_loss_backward.grad_input multilabel_margin_loss_backward
+div.Scalar_mode_out div.Scalar_out div.Tensor div.out div.out_mode div_.Tensor dot.out embedding.out embedding_renorm.out
+embedding_renorm_ empty_strided empty_strided.out eq.Scalar_out eq.Tensor eq.Tensor_out eq_.Tensor
+fake_quantize_per_channel_affine_cachemask fake_quantize_per_channel_affine_cachemask.out floor_divide.Scalar_out floor_divide.out
+fmax.out fmin.out fmod.Scalar_out fmod.Tensor_out fractional_max_pool2d fractional_max_pool2d.output fractional_max_pool3d
+fractional_max_pool3d.output gcd.out ge.Scalar_out ge.Tensor_out gelu_backward gelu_backward.grad_input geqrf.a glu_backward.grad_input
+glu_backward_jvp glu_backward_jvp.out gt.Scalar_out gt.Tensor gt.Tensor_out gt_.Tensor hardsigmoid_backward.grad_input hardtanh_
+hash_tensor hash_tensor.out heaviside.out histc.out histogram.bin_ct_out histogram.bins_tensor_out hypot.out igamma.out igammac.out
+im2col.out index.Tensor index.Tensor_out index_add index_add.out index_add_ index_copy.out index_put index_put.out index_put_ index_reduce
+index_reduce.out index_reduce_ kaiser_window.beta_out kaiser_window.out kaiser_window.periodic_out kthvalue kthvalue.values lcm.out
+ldexp.Tensor ldexp.out ldexp_ le.Scalar_out le.Tensor_out lerp.Scalar_out lerp.Tensor lerp.Tensor_out lerp_.Tensor linalg__powsum
+linalg_cross.out linalg_eig.out linalg_lstsq linalg_lstsq.out linalg_lu_solve linalg_lu_solve.out linalg_matrix_sqrth
+linalg_matrix_sqrth.out linalg_qr.out linalg_solve_triangular.out linalg_vector_norm.out linear.out linspace linspace.Tensor_Scalar_out
+linspace.out logaddexp.out logaddexp2.out logical_and logical_and.out logical_and_ logical_not.out logical_or.out logical_xor
+logical_xor.out logical_xor_ logspace logspace.Scalar_Tensor logspace.Scalar_Tensor_out logspace.Tensor_Scalar_out
+logspace.Tensor_Tensor_out logspace.out lt.Scalar_out lt.Tensor_out max.dim_max max.unary_out max_pool3d_with_indices
+max_pool3d_with_indices.out max_unpool2d.out max_unpool3d.out maximum maximum.out mean.out median.dim_values min.dim_min minimum.out mm
+mm.out mse_loss.out mul.Scalar mul.Scalar_out mul.Tensor mul.out mul_.Scalar mul_.Tensor multi_margin_loss multi_margin_loss.out
+multi_margin_loss_backward multi_margin_loss_backward.grad_input multilabel_margin_loss_backward
 multilabel_margin_loss_backward.grad_input multilabel_margin_loss_forward multilabel_margin_loss_forward.output multinomial.out mv.out
-nansum.out native_batch_norm.out native_batch_norm_backward native_batch_norm_backward.out native_group_norm native_group_norm.out
-native_group_norm_backward native_group_norm_backward.out native_layer_norm_backward native_layer_norm_backward.out ne.Scalar_out
-ne.Tensor_out new_empty_strided new_empty_strided.out nextafter.out nll_loss2d_backward.grad_input nll_loss2d_forward
+nansum.out native_batch_norm native_batch_norm.out native_batch_norm_backward native_batch_norm_backward.out native_group_norm
+native_group_norm.out native_group_norm_backward native_group_norm_backward.out native_layer_norm_backward native_layer_norm_backward.out
+ne.Scalar_out ne.Tensor_out new_empty_strided new_empty_strided.out nextafter.out nll_loss2d_backward.grad_input nll_loss2d_forward
 nll_loss2d_forward.output nll_loss_backward.grad_input nll_loss_forward nll_loss_forward.output norm.ScalarOpt_dim
 norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype norm.ScalarOpt_dtype_out norm.dtype_out norm.out normal.Tensor_Tensor_out
 normal.Tensor_float_out normal.float_Tensor_out polygamma.out pow.Scalar pow.Scalar_out pow.Tensor_Scalar pow.Tensor_Scalar_out
