@@ -35,8 +35,9 @@ fetch_wheels() {
   find "$parent" -maxdepth 1 -name "unpack.*" -mmin +1440 -exec rm -rf {} + 2>/dev/null || true  # of a run that was killed
   progress=
   work=$(mktemp -d "$parent/unpack.XXXXXX") || fail "can't write to $parent (set XDG_CACHE_HOME to a folder that can be written)"
-  # Not local, since the trap sees them after this function too.
-  trap '[[ -z "$progress" ]] || kill "$progress" 2>/dev/null || true; rm -rf "$work"' EXIT
+  # Not local, since the trap sees them after this function too. A background shell that is killed before it has dropped its traps runs them.
+  owner=$BASHPID
+  trap '[[ $BASHPID != "$owner" ]] || { [[ -z "$progress" ]] || kill "$progress" 2>/dev/null || true; rm -rf "$work"; }' EXIT
 
   local requirement tag bytes hash got wheel rc
   while read -r requirement tag bytes hash; do
