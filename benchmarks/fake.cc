@@ -1,8 +1,5 @@
 // What fake tensors cost, beside what a real operator costs in the same run. See README.md and --help.
 
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -23,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/logging.h"
+#include "benchmarks/measure.h"
 #include "fake_tensor/fake_tensor_mode.h"
 #include "interpreter/mode_stack.h"
 #include "nlohmann/json.hpp"
@@ -31,6 +29,12 @@
 
 namespace ddpopt {
 namespace {
+
+using benchmarks::Median;
+using benchmarks::NowNs;
+using benchmarks::NsSince;
+using benchmarks::Operator;
+using benchmarks::ShowProgress;
 
 constexpr char kHelp[] = R"(Measures fake tensors: medians over the repeats.
 
@@ -53,25 +57,6 @@ spread                   lowest and highest of each figure
 
 Times are the thread's processor time.
 )";
-
-// The processor's time of this thread, which alone works here: other programs that keep the machine busy don't count.
-double NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
-}
-
-double NsSince(double start) { return NowNs() - start; }
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-c10::OperatorHandle Operator(const char* name, const char* overload) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
 
 // Nanoseconds of one boxed call; `arguments` gives those of the i-th.
 template <typename Arguments>
@@ -195,9 +180,6 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
-  const auto progress = [&](const std::string& text) {
-    if (isatty(STDERR_FILENO) != 0) std::cerr << "\r" << text << std::string(20, ' ') << "\r" << std::flush;
-  };
 
   struct Figure {
     const char* name;
@@ -206,7 +188,6 @@ int Main(int argc, char** argv) {
   };
   c10::NoGradGuard no_grad;
   const auto mode = FakeTensorMode::Create();
-  const at::Tensor real = at::ones({8});
   const at::Tensor vector = mode->FromReal(at::ones({8}));
   const at::Tensor matrix = mode->FromReal(at::ones({8, 8}));
   const c10::OperatorHandle mm = Operator("aten::mm", ""), view = Operator("aten::view", ""), linear = Operator("aten::linear", "");
@@ -219,7 +200,7 @@ int Main(int argc, char** argv) {
   };
   constexpr int kCalls = 20000;
   std::vector<Figure> figures;
-  figures.push_back({"real_add_ns", [&] { return AddNs(real, real); }});
+  figures.push_back({"real_add_ns", &benchmarks::RealAddNs});
   figures.push_back({"add_hit_ns", pushed([&] { return AddNs(vector, vector); })});
   figures.push_back({"add_miss_ns", pushed(&AddMissNs)});
   figures.push_back({"mm_hit_ns", pushed([&] {
@@ -244,11 +225,11 @@ int Main(int argc, char** argv) {
   for (Figure& figure : figures) figure.take();
   // Alternating, so that a busy machine disturbs all figures alike.
   for (int i = 0; i < repeat; ++i) {
-    progress(absl::StrCat("repeat ", i + 1, " of ", repeat));
+    ShowProgress(absl::StrCat("repeat ", i + 1, " of ", repeat));
     for (Figure& figure : figures) figure.values.push_back(figure.take());
   }
 
-  progress("GPT-2 large");
+  ShowProgress("GPT-2 large");
   // "5" sets the highest resident memory to the present one, where the kernel lets us.
   std::ofstream("/proc/self/clear_refs") << "5" << std::flush;
   const double rss_before = StatusKb("VmRSS");
@@ -264,7 +245,7 @@ int Main(int argc, char** argv) {
     added_rss = (StatusKb("VmHWM") - rss_before) * 1024 / 1e6;
   }
   figures.push_back(step);
-  progress("");
+  ShowProgress("");
 
   const auto lowest = [](const Figure& figure) { return *std::min_element(figure.values.begin(), figure.values.end()); };
   const auto highest = [](const Figure& figure) { return *std::max_element(figure.values.begin(), figure.values.end()); };

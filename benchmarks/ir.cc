@@ -1,8 +1,6 @@
 // What the graph IR costs per node, beside what LibTorch and a plain list cost in the same run. See README.md and --help.
 
 #include <malloc.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -25,6 +23,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/logging.h"
+#include "benchmarks/measure.h"
 #include "fx_graph/graph_module.h"
 #include "fx_graph/passes/dead_code.h"
 #include "fx_graph/split_module.h"
@@ -34,6 +33,13 @@
 
 namespace ddpopt {
 namespace {
+
+using benchmarks::Keep;
+using benchmarks::Median;
+using benchmarks::NowNs;
+using benchmarks::NsSince;
+using benchmarks::Operator;
+using benchmarks::RealAddNs;
 
 constexpr char kHelp[] = R"(Measures the graph IR: nanoseconds per node, medians over the repeats.
 
@@ -55,46 +61,6 @@ interpreter overhead: a chain of aten.contiguous run by the Interpreter, less th
 Times are the thread's processor time. Scale, of the same run: real_add_ns, a boxed dispatcher add of 8 floats; list_walk_ns_per_node,
 a plain intrusive list of 100,000 nodes.
 )";
-
-// The processor's time of this thread, which alone works here: other programs that keep the machine busy don't count.
-double NowNs() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
-}
-
-double NsSince(double start) { return NowNs() - start; }
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// Keeps the compiler from dropping what computes `value`.
-template <typename T>
-void Keep(const T& value) {
-  asm volatile("" : : "r,m"(value) : "memory");
-}
-
-c10::OperatorHandle Operator(const char* name, const char* overload) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
-
-double RealAddNs() {
-  const c10::OperatorHandle add = Operator("aten::add", "Tensor");
-  const at::Tensor a = at::ones({8});
-  const at::Tensor b = at::ones({8});
-  constexpr int kCalls = 20000;
-  torch::jit::Stack stack;
-  const double start = NowNs();
-  for (int i = 0; i < kCalls; ++i) {
-    stack.clear();
-    stack.emplace_back(a);
-    stack.emplace_back(b);
-    stack.emplace_back(1);
-    add.callBoxed(stack);
-  }
-  return NsSince(start) / kCalls;
-}
 
 double ListWalkNs() {
   constexpr int kNodes = 100000;
@@ -285,13 +251,13 @@ int Main(int argc, char** argv) {
   // Interleaved, so that a busy machine disturbs all figures alike.
   for (int i = 0; i < repeat; ++i) {
     for (Measured& size : measured) {
-      if (isatty(STDERR_FILENO) != 0) std::cerr << "\rrepeat " << i + 1 << " of " << repeat << ", " << size.nodes << " nodes      " << std::flush;
+      benchmarks::ShowProgress(absl::StrCat("repeat ", i + 1, " of ", repeat, ", ", size.nodes, " nodes"));
       adds.push_back(RealAddNs());
       walks.push_back(ListWalkNs());
       Measure(size);
     }
   }
-  if (isatty(STDERR_FILENO) != 0) std::cerr << "\r" << std::string(60, ' ') << "\r";
+  benchmarks::ShowProgress("");
 
   const double add = Median(adds);
   const double walk = Median(walks);

@@ -1,0 +1,40 @@
+#ifndef DDPOPT_BENCHMARKS_MEASURE_H_
+#define DDPOPT_BENCHMARKS_MEASURE_H_
+
+// What the benchmarks share: the clock, medians, and the scale of a run.
+//
+//   const double start = NowNs();
+//   Work();
+//   figures.push_back(NsSince(start));
+
+#include <string>
+#include <vector>
+
+#include "ATen/core/dispatch/Dispatcher.h"
+
+namespace ddpopt::benchmarks {
+
+// Nanoseconds of this thread's processor time. One thread works: other programs that keep the machine busy don't count.
+double NowNs();
+double NsSince(double start);
+
+double Median(std::vector<double> values);
+
+// Keeps the compiler from dropping what computes `value`.
+template <typename T>
+void Keep(const T& value) {
+  asm volatile("" : : "r,m"(value) : "memory");
+}
+
+// Of the dispatcher; throws c10::Error if there is none.
+c10::OperatorHandle Operator(const char* name, const char* overload);
+
+// The scale: nanoseconds of a boxed dispatcher add of 8 floats, grad mode as it is.
+double RealAddNs();
+
+// Tells on standard error how far a program is, if that is a terminal; an empty text clears the line.
+void ShowProgress(const std::string& text);
+
+}  // namespace ddpopt::benchmarks
+
+#endif  // DDPOPT_BENCHMARKS_MEASURE_H_
