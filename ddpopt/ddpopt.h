@@ -9,6 +9,7 @@
 //   loss.backward();
 //   optimizer.step();
 
+#include "ddpopt/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "ddpopt/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "ddpopt/distributed/launcher.h"           // IWYU pragma: export
 #include "ddpopt/distributed/process_group.h"      // IWYU pragma: export
