@@ -19,17 +19,23 @@ using c10::IValue;
 
 class Recorder : public Mode {
  public:
-  explicit Recorder(FakeRun* run) : run_(run) {}
+  Recorder(FakeRun* run, const FakeRunOptions* options) : run_(run), options_(options) {}
   Level level() const override { return Level::kPostAutograd; }
   absl::string_view name() const override { return "Recorder"; }
   void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
     run_->last_operator = c10::toString(op.operator_name());
     run_->operators.insert(run_->last_operator);
+    if (!options_->on_operator) return op.callBoxed(stack);
+    const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+    const std::vector<IValue> arguments(stack->end() - count, stack->end());
     op.callBoxed(stack);
+    const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+    options_->on_operator(op, arguments, std::vector<IValue>(stack->end() - results, stack->end()));
   }
 
  private:
   FakeRun* const run_;
+  const FakeRunOptions* const options_;
 };
 
 class FakeInterpreter : public Interpreter {
@@ -76,7 +82,7 @@ absl::Status RunOnFakes(const ExportedProgram& program, const FakeRunOptions& op
   }
   return CatchAsStatus("on fakes", [&] {
     const ModeGuard fakes(mode);
-    const ModeGuard recorder(std::make_shared<Recorder>(run));
+    const ModeGuard recorder(std::make_shared<Recorder>(run, &options));
     at::AutoGradMode grad(true);
     for (IValue& input : inputs) input = mode->FromReal(input);
     IValue result = FakeInterpreter(*program.module(), mode.get(), &options).Run(std::move(inputs));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/ivalue.h"
 #include "absl/status/status.h"
 #include "ddpopt/capture/pt2/exported_program.h"
@@ -25,6 +26,8 @@ struct FakeRunOptions {
   bool backward = true;
   // Called with each node's fake value, nested graphs' nodes included.
   std::function<void(const fx::Node& node, const c10::IValue& value)> on_value;
+  // Called after each operator below autograd, with its schema's arguments and what it gave. Those of a node come before its on_value.
+  std::function<void(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& results)> on_operator;
 };
 
 struct FakeRun {

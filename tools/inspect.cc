@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -19,6 +21,7 @@
 #include "fx_graph/constants.h"
 #include "fx_graph/text/dot.h"
 #include "fx_graph/text/print.h"
+#include "nlohmann/json.hpp"
 #include "tools/fake_run.h"
 
 namespace ddpopt {
@@ -26,7 +29,7 @@ namespace {
 
 using c10::IValue;
 
-constexpr char kHelp[] = R"(inspect MODEL [--print=FORM] [--parameters] [--costs] [--dot=FILE] [--svg=FILE] [--model_name=NAME]
+constexpr char kHelp[] = R"(inspect MODEL [--print=FORM] [--parameters] [--costs] [--dot=FILE] [--svg=FILE] [--model_name=NAME] [--json]
 
 Shows what is in an exported model: inputs and outputs, parameters and buffers, how often it calls which operator, its graph.
 
@@ -34,9 +37,11 @@ Shows what is in an exported model: inputs and outputs, parameters and buffers, 
   --print=FORM      the graph: readable (as Python), tabular, graph (as torch.fx prints it), none (the default).
   --parameters      every parameter, buffer and constant, not only their sums.
   --costs           bytes and floating-point operations of every node, found without running it on data: the sizes of what it takes and gives,
-                    and for products, convolutions and attention two operations a multiplication and addition. Views count no bytes.
+                    and for products, convolutions, attention and LSTMs two operations a multiplication and addition; other arithmetic counts
+                    none, views no bytes. Nested graphs' nodes have lines of their own, both branches of a cond among them.
   --dot=FILE        draws the graph in Graphviz's language; --svg=FILE as SVG, if Graphviz's `dot` is installed.
   --model_name=NAME which model of an archive that holds several.
+  --json            the last line of standard output is one JSON object that holds the same.
   --help            this text.
 )";
 
@@ -64,21 +69,19 @@ std::string ConstantText(const IValue& value) {
   return absl::StrCat(value.toDouble());
 }
 
+std::string InputForm(const ProgramInput& input) {
+  if (input.kind == ProgramInput::Kind::kConstant) return absl::StrCat("always ", ConstantText(input.constant));
+  if (input.kind == ProgramInput::Kind::kSymbolic) return absl::StrCat("int ", input.sizes[0].ToString());
+  std::vector<std::string> sizes;
+  for (const pt2::SymExpr& size : input.sizes) sizes.push_back(size.ToString());
+  return absl::StrCat(absl::StripPrefix(fx::DtypeName(input.dtype), "torch."), "[", absl::StrJoin(sizes, ", "), "]");
+}
+
 void PrintInterface(const ExportedProgram& program) {
   std::printf("exported by PyTorch %s\n", program.torch_version().empty() ? "(unknown)" : program.torch_version().c_str());
   std::printf("inputs %s\n", program.in_tree().ToString().c_str());
   for (const ProgramInput& input : program.inputs()) {
-    std::string text;
-    if (input.kind == ProgramInput::Kind::kConstant) {
-      text = absl::StrCat("always ", ConstantText(input.constant));
-    } else if (input.kind == ProgramInput::Kind::kSymbolic) {
-      text = absl::StrCat("int ", input.sizes[0].ToString());
-    } else {
-      std::vector<std::string> sizes;
-      for (const pt2::SymExpr& size : input.sizes) sizes.push_back(size.ToString());
-      text = absl::StrCat(absl::StripPrefix(fx::DtypeName(input.dtype), "torch."), "[", absl::StrJoin(sizes, ", "), "]");
-    }
-    std::printf("  %-24s %s\n", input.name.c_str(), text.c_str());
+    std::printf("  %-24s %s\n", input.name.c_str(), InputForm(input).c_str());
   }
   for (const auto& [symbol, range] : program.symbol_ranges()) {
     std::printf("  %s: %s to %s\n", symbol.c_str(), range.min.has_value() ? absl::StrCat(*range.min).c_str() : "-", range.max.has_value() ? absl::StrCat(*range.max).c_str() : "-");
@@ -133,43 +136,85 @@ void PrintOperators(const fx::GraphModule& module) {
   for (const auto& [count, name] : sorted) std::printf("  %6d  %s\n", -count, name.c_str());
 }
 
-// What is known of a node's value on fakes: tensors, with the storage that each lies in.
+template <typename Fn>
+void ForEachTensor(const IValue& value, Fn&& fn) {
+  if (value.isTensor() && value.toTensor().defined()) fn(value.toTensor());
+  if (value.isTuple()) {
+    for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
+  } else if (value.isList()) {
+    for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
+  }
+}
+
+// Of an operator below autograd: two a multiplication and addition of products, convolutions, attention and LSTMs; other arithmetic isn't counted.
+double Flops(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
+  const std::string& name = op.schema().name();
+  if (results.empty()) return 0;
+  at::Tensor out;
+  ForEachTensor(results[0], [&](const at::Tensor& result) { out = out.defined() ? out : result; });
+  if (!out.defined()) return 0;
+  const auto tensor = [&](std::size_t index) {
+    return index < arguments.size() && arguments[index].isTensor() ? arguments[index].toTensor() : at::Tensor();
+  };
+  const auto results_of = static_cast<double>(out.numel());
+  // `index`: the factor whose last dimension is summed over.
+  const auto product = [&](std::size_t index) -> double {
+    const at::Tensor factor = tensor(index);
+    return factor.defined() && factor.dim() > 0 ? 2 * results_of * static_cast<double>(factor.size(-1)) : 0;
+  };
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::mv" || name == "aten::dot" || name == "aten::vdot" || name == "aten::linear") return product(0);
+  if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv") return product(1);
+  if (name == "aten::addbmm") return tensor(1).defined() ? product(1) * static_cast<double>(tensor(1).size(0)) : 0;
+  if (name == "aten::convolution" || name == "aten::_convolution") {
+    const at::Tensor input = tensor(0), weight = tensor(1);
+    if (!input.defined() || !weight.defined() || weight.dim() < 3 || weight.size(0) == 0) return 0;
+    const bool transposed = arguments.size() > 6 && arguments[6].isBool() && arguments[6].toBool();
+    return 2 * (transposed ? static_cast<double>(input.numel()) : results_of) * static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+  }
+  if (absl::StrContains(name, "scaled_dot_product") && !absl::StrContains(name, "backward")) {
+    const at::Tensor query = tensor(0), key = tensor(1);
+    if (!query.defined() || !key.defined() || query.dim() < 2 || key.dim() < 2) return 0;
+    // Scores, and their product with the values.
+    return 2 * (static_cast<double>(query.numel()) + results_of) * static_cast<double>(key.size(-2));
+  }
+  if (name == "aten::mkldnn_rnn_layer") {  // one direction of one layer
+    const at::Tensor input = tensor(0), input_weight = tensor(1), hidden_weight = tensor(2);
+    if (!input.defined() || input.dim() != 3 || !input_weight.defined() || !hidden_weight.defined()) return 0;
+    return 2 * static_cast<double>(input.size(0) * input.size(1)) * static_cast<double>(input_weight.numel() + hidden_weight.numel());
+  }
+  return 0;
+}
+
+// What the nodes of a run on fakes read, write and compute.
 struct Cost {
+  std::string node, target, form;
   double bytes = 0;
   double flops = 0;
-  std::string form;
 };
 
 class Costs {
  public:
+  void AddOperator(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
+    flops_ += Flops(op, arguments, results);
+  }
   void Add(const fx::Node& node, const IValue& value) {
     values_[&node] = value;
     if (node.op() != fx::Op::kCallFunction) return;
     Cost cost;
-    std::set<const void*> storages;
-    const auto add = [&](const IValue& of, bool count) {
-      ForEachTensor(of, [&](const at::Tensor& tensor) {
-        const bool is_new = storages.insert(tensor.storage().unsafeGetStorageImpl()).second;
-        if (is_new && count) cost.bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
-      });
-    };
-    for (const fx::Node* input : node.all_input_nodes()) {
-      const auto it = values_.find(input);
-      if (it != values_.end()) add(it->second, true);
-    }
-    const std::size_t before = storages.size();
-    add(value, true);
-    if (storages.size() == before && value.isTensor() && !IsInPlace(node)) cost.bytes = 0;  // a view
-    cost.flops = Flops(node, value);
+    cost.node = std::string(node.name());
+    cost.target = fx::TargetToString(node.target());
+    cost.flops = std::exchange(flops_, 0);
+    // What calls a nested graph costs what that graph's nodes do, which have lines of their own.
+    if (!std::holds_alternative<fx::HigherOrderTarget>(node.target())) cost.bytes = BytesOf(node, value);
     if (value.isTensor()) cost.form = Form(value.toTensor());
-    order_.push_back({&node, cost});
+    costs_.push_back(std::move(cost));
   }
+  const std::vector<Cost>& costs() const { return costs_; }
   void Print() const {
     double bytes = 0, flops = 0;
     std::printf("%-32s %-36s %-28s %12s %14s\n", "node", "operator", "value", "bytes", "FLOPs");
-    for (const auto& [node, cost] : order_) {
-      std::printf("%-32s %-36s %-28s %12.0f %14.0f\n", std::string(node->name()).c_str(), fx::TargetToString(node->target()).c_str(), cost.form.c_str(), cost.bytes,
-                  cost.flops);
+    for (const Cost& cost : costs_) {
+      std::printf("%-32s %-36s %-28s %12.0f %14.0f\n", cost.node.c_str(), cost.target.c_str(), cost.form.c_str(), cost.bytes, cost.flops);
       bytes += cost.bytes;
       flops += cost.flops;
     }
@@ -177,68 +222,78 @@ class Costs {
   }
 
  private:
-  template <typename Fn>
-  static void ForEachTensor(const IValue& value, Fn&& fn) {
-    if (value.isTensor() && value.toTensor().defined()) fn(value.toTensor());
-    if (value.isTuple()) {
-      for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
-    } else if (value.isList()) {
-      for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
-    }
-  }
-  static bool IsInPlace(const fx::Node& node) { return node.is_operator() && node.operator_handle().schema().is_mutable(); }
-
-  double Flops(const fx::Node& node, const IValue& value) const {
-    if (!node.is_operator()) return 0;
-    const std::string& name = node.operator_handle().schema().name();
-    const auto tensor = [&](std::size_t index) -> at::Tensor {
-      if (index >= node.args().size() || !node.args()[index].is_node()) return at::Tensor();
-      const auto it = values_.find(node.args()[index].node());
-      return it != values_.end() && it->second.isTensor() ? it->second.toTensor() : at::Tensor();
+  // Each storage once; none for a view.
+  double BytesOf(const fx::Node& node, const IValue& value) const {
+    double bytes = 0;
+    std::set<const void*> storages;
+    const auto add = [&](const IValue& of) {
+      ForEachTensor(of, [&](const at::Tensor& tensor) {
+        if (!storages.insert(tensor.storage().unsafeGetStorageImpl()).second) return;
+        bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
+      });
     };
-    at::Tensor out;
-    ForEachTensor(value, [&](const at::Tensor& result) { out = out.defined() ? out : result; });
-    if (!out.defined()) return 0;
-    const auto products = static_cast<double>(out.numel());
-    const auto inner = [&](std::size_t index) -> double {  // the dimension that is summed over
-      const at::Tensor first = tensor(index);
-      return first.defined() && first.dim() > 0 ? 2 * products * static_cast<double>(first.size(-1)) : 0;
-    };
-    if (name == "aten::linear" || name == "aten::mm" || name == "aten::bmm" || name == "aten::matmul" || name == "aten::mv" || name == "aten::dot") return inner(0);
-    if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv") return inner(1);
-    if (absl::StartsWith(name, "aten::conv")) {
-      const at::Tensor input = tensor(0), weight = tensor(1);
-      if (!input.defined() || !weight.defined() || weight.dim() < 3 || weight.size(0) == 0) return 0;
-      const bool transposed = absl::StrContains(name, "transpose");
-      const double positions = transposed ? static_cast<double>(input.numel()) : products;
-      return 2 * positions * static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+    for (const fx::Node* input : node.all_input_nodes()) {
+      if (const auto it = values_.find(input); it != values_.end()) add(it->second);
     }
-    if (name == "aten::scaled_dot_product_attention") {
-      const at::Tensor query = tensor(0), key = tensor(1);
-      if (!query.defined() || !key.defined() || query.dim() < 2) return 0;
-      // Scores and their product with the values.
-      return 2.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(-2)) + 2.0 * products * static_cast<double>(key.size(-2));
-    }
-    return 0;
+    const std::size_t before = storages.size();
+    add(value);
+    const bool writes = node.is_operator() && node.operator_handle().schema().is_mutable();
+    return storages.size() > before || writes ? bytes : 0;
   }
 
   std::map<const fx::Node*, IValue> values_;
-  std::vector<std::pair<const fx::Node*, Cost>> order_;
+  std::vector<Cost> costs_;
+  double flops_ = 0;  // of the node at hand
 };
 
-absl::Status PrintCosts(const ExportedProgram& program) {
-  Costs costs;
+absl::Status FindCosts(const ExportedProgram& program, Costs* costs) {
   FakeRunOptions options;
   options.backward = false;
-  options.on_value = [&](const fx::Node& node, const IValue& value) { costs.Add(node, value); };
+  options.on_value = [&](const fx::Node& node, const IValue& value) { costs->Add(node, value); };
+  options.on_operator = [&](const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
+    costs->AddOperator(op, arguments, results);
+  };
   FakeRun run;
-  DDPOPT_RETURN_IF_ERROR(RunOnFakes(program, options, &run));
-  costs.Print();
-  return absl::OkStatus();
+  return RunOnFakes(program, options, &run);
 }
 
-absl::Status Inspect(const std::string& model, const LoadOptions& load, const std::string& print, bool parameters, bool costs, const std::string& dot,
-                     const std::string& svg) {
+nlohmann::ordered_json Report(const ExportedProgram& program, const Costs* costs) {
+  nlohmann::ordered_json report;
+  report["torch_version"] = program.torch_version();
+  report["inputs"] = nlohmann::ordered_json::array();
+  for (const ProgramInput& input : program.inputs()) report["inputs"].push_back({{"name", input.name}, {"form", InputForm(input)}});
+  for (const auto& [symbol, range] : program.symbol_ranges()) {
+    nlohmann::ordered_json& bounds = report["ranges"][symbol] = {nullptr, nullptr};
+    if (range.min.has_value()) bounds[0] = *range.min;
+    if (range.max.has_value()) bounds[1] = *range.max;
+  }
+  const auto tensors = [&](const char* key, const auto& entries) {
+    report[key] = nlohmann::ordered_json::array();
+    for (const auto& entry : entries) {
+      report[key].push_back({{"name", entry.name}, {"form", Form(entry.tensor)}, {"bytes", entry.tensor.numel() * static_cast<int64_t>(entry.tensor.element_size())}});
+    }
+  };
+  tensors("parameters", program.parameters());
+  tensors("buffers", program.buffers());
+  tensors("constants", program.constants());
+  report["mutated_buffers"] = program.mutated_buffers();
+  report["mutated_inputs"] = program.mutated_inputs();
+  std::map<std::string, int> counts;
+  std::size_t nodes = 0;
+  CountOperators(*program.module(), &counts, &nodes);
+  report["nodes"] = nodes;
+  report["operators"] = counts;
+  if (costs != nullptr) {
+    report["costs"] = nlohmann::ordered_json::array();
+    for (const Cost& cost : costs->costs()) {
+      report["costs"].push_back({{"node", cost.node}, {"operator", cost.target}, {"form", cost.form}, {"bytes", cost.bytes}, {"flops", cost.flops}});
+    }
+  }
+  return report;
+}
+
+absl::Status Inspect(const std::string& model, const LoadOptions& load, const std::string& print, bool parameters, bool find_costs, const std::string& dot,
+                     const std::string& svg, bool json) {
   DDPOPT_ASSIGN_OR_RETURN(const std::shared_ptr<ExportedProgram> program, LoadExportedProgram(model, load));
   PrintInterface(*program);
   PrintTensors(*program, parameters);
@@ -247,15 +302,18 @@ absl::Status Inspect(const std::string& model, const LoadOptions& load, const st
   if (print == "readable") std::printf("\n%s\n", fx::FormatReadable(*program->module()).c_str());
   if (print == "tabular") std::printf("\n%s\n", fx::FormatTabular(program->module()->graph()).c_str());
   if (print == "graph") std::printf("\n%s\n", program->module()->graph().ToString().c_str());
-  if (costs) {
+  Costs costs;
+  if (find_costs) {
+    DDPOPT_RETURN_IF_ERROR(FindCosts(*program, &costs));
     std::printf("\n");
-    DDPOPT_RETURN_IF_ERROR(PrintCosts(*program));
+    costs.Print();
   }
   if (!dot.empty()) DDPOPT_RETURN_IF_ERROR(WriteFile(dot, fx::FormatDot(*program->module())));
   if (!svg.empty()) {
     DDPOPT_ASSIGN_OR_RETURN(const std::string drawing, fx::DotToSvg(fx::FormatDot(*program->module())));
     DDPOPT_RETURN_IF_ERROR(WriteFile(svg, drawing));
   }
+  if (json) std::printf("%s\n", Report(*program, find_costs ? &costs : nullptr).dump().c_str());
   return absl::OkStatus();
 }
 
@@ -263,14 +321,16 @@ int Main(int argc, char** argv) {
   LoadOptions load;
   load.load_weights = false;
   std::string model, print = "none", dot, svg;
-  bool parameters = false, costs = false;
+  bool parameters = false, costs = false, json = false;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument(argv[i]);
     if (argument == "--help" || argument == "-h") {
       std::fputs(kHelp, stdout);
       return 0;
     }
-    if (argument == "--parameters") {
+    if (argument == "--json") {
+      json = true;
+    } else if (argument == "--parameters") {
       parameters = true;
     } else if (argument == "--costs") {
       costs = true;
@@ -290,7 +350,7 @@ int Main(int argc, char** argv) {
     }
   }
   if (model.empty()) return Usage("name a model");
-  const absl::Status status = Inspect(model, load, print, parameters, costs, dot, svg);
+  const absl::Status status = Inspect(model, load, print, parameters, costs, dot, svg, json);
   if (status.ok()) return 0;
   std::fprintf(stderr, "inspect: %s\n", std::string(status.message()).c_str());
   return 1;
