@@ -25,7 +25,8 @@ Compares exported programs with what PyTorch computed on them.
   --json           the last line of the output is one JSON object: passed, failed, skipped, failures.
   --help           this text.
 
-Cases are, for each model: load, loss, grads, trajectory (SGD for as many steps as were recorded); for each graph: load, lint, fake (every node's shape, dtype, device and strides without data); for each form: a
+Cases are, for each model: load, loss, grads, trajectory (SGD for as many steps as were recorded), ddp_grads and ddp_trajectory (two ranks,
+which this program starts); for each graph: load, lint, fake (every node's shape, dtype, device and strides without data); for each form: a
 case for each call (outputs, strides, requires_grad, gradients, what it wrote), and refused_size. Tensors may differ by a fraction of their
 largest value: 1e-4 for float32, 1e-9 for float64, 2e-2 for bfloat16; losses by 1e-4. The last line is
 `N passed, N failed, N skipped`; the exit status is 0 only if none failed.
@@ -39,6 +40,7 @@ int Usage(const std::string& message) {
 int Main(int argc, char** argv) {
   CheckModelsOptions options;
   bool json = false;
+  std::string rank_model, rank_result;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument(argv[i]);
     if (argument == "--help" || argument == "-h") {
@@ -53,11 +55,17 @@ int Main(int argc, char** argv) {
       options.only = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--backend=")) {
       if (argument != "eager") return Usage(absl::StrCat("there is no backend \"", argument, "\" here; there is eager"));
+    } else if (absl::ConsumePrefix(&argument, "--rank_model=")) {
+      rank_model = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--rank_result=")) {
+      rank_result = std::string(argument);
     } else {
       return Usage(absl::StrCat("unknown argument \"", argument, "\""));
     }
   }
+  if (!rank_model.empty()) return RunModelRank(rank_model, rank_result);
   if (options.dir.empty()) return Usage("--dir=DIR is missing");
+  options.program = "/proc/self/exe";
 
   int passed = 0, failed = 0;
   nlohmann::json failures = nlohmann::json::array();

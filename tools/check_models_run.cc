@@ -27,7 +27,11 @@
 #include "base/status.h"
 #include "ddpopt/capture/pt2/exported_program.h"
 #include "ddpopt/capture/pt2/safetensors.h"
+#include "ddpopt/ddp/program_data_parallel.h"
+#include "ddpopt/distributed/launcher.h"
+#include "ddpopt/distributed/process_group.h"
 #include "fx_graph/text/json_view.h"
+#include "nlohmann/json.hpp"
 #include "tools/fake_run.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -221,6 +225,15 @@ absl::StatusOr<std::vector<IValue>> ReadBatch(const SafetensorsFile& file, const
 
 void ClearGradients(const ExportedProgram& program) {
   for (const auto& parameter : program.parameters()) parameter.tensor.mutable_grad().reset();
+}
+
+double LargestGradient(const ExportedProgram& program) {
+  double largest = 0;
+  for (const auto& parameter : program.parameters()) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined() && gradient.numel() > 0) largest = std::max(largest, gradient.abs().max().item().toDouble());
+  }
+  return largest;
 }
 
 // Gradients are sums of many parts. Where the parts cancel (the bias of a convolution before a batch norm) what is left is rounding, which another CPU rounds
@@ -493,6 +506,92 @@ class ModelChecker {
     return compare(allowed, differences);
   }
 
+  // On one of the ranks of a training: its gradients of the first step, and its losses, parameters and buffers after the last.
+  absl::Status TrainOnRanks(Differences* grads, Differences* trajectory) {
+    DDPOPT_ASSIGN_OR_RETURN(const auto manifest, Manifest::Read(dir_ / "manifest.json"));
+    const JsonView root = manifest->root();
+    DDPOPT_ASSIGN_OR_RETURN(const JsonView ddp, root.Object("ddp"));
+    DDPOPT_ASSIGN_OR_RETURN(const ProcessGroup group, InitProcessGroup());
+    DDPOPT_ASSIGN_OR_RETURN(const int64_t world_size, ddp.Int("world_size"));
+    if (world_size != group.world_size()) {
+      return ddp.Error("the training of ", world_size, " ranks can't be repeated on ", group.world_size());
+    }
+    const std::string rank = absl::StrCat("rank", group.rank());
+    DDPOPT_ASSIGN_OR_RETURN(const JsonView all_losses, ddp.Object("losses"));
+    DDPOPT_ASSIGN_OR_RETURN(const JsonView losses_view, all_losses.Array(rank));
+    DDPOPT_ASSIGN_OR_RETURN(const std::vector<double> expected, ReadFloats(losses_view));
+    DDPOPT_ASSIGN_OR_RETURN(const Training training, TrainAsRank(root, group, expected.size(), 0, grads));
+    const auto compare = [&](const Allowances& allowed, Differences* found) -> absl::Status {
+      CompareLosses(absl::StrCat("ddp.losses.", rank), training.losses, expected, allowed.losses, found);
+      const auto find = [&](const std::string& name) { return training.program->FindTensor(name); };
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView params, ddp.Object("final_param_stats"));
+      DDPOPT_RETURN_IF_ERROR(OfField("ddp.final_param_stats", CompareStatistics(params, find, allowed.Of(training.floor), found)));
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView all_buffers, ddp.Object("final_buffer_stats"));
+      DDPOPT_ASSIGN_OR_RETURN(const JsonView buffers, all_buffers.Object(rank));
+      return OfField(absl::StrCat("ddp.final_buffer_stats.", rank), CompareStatistics(buffers, find, allowed.Of(training.floor), found));
+    };
+    Differences strict;
+    DDPOPT_RETURN_IF_ERROR(compare(Allowances(), &strict));
+    // Whether the training is repeated is for all ranks to decide: repeating it is collective.
+    DDPOPT_ASSIGN_OR_RETURN(const auto verdicts, group.AllGatherText("verdicts", strict.empty() ? "" : "differs"));
+    if (absl::StrJoin(verdicts, "").empty()) return absl::OkStatus();
+    // Ranks draw each other's batch norms along, and amplify more than one process does: as much as they do is allowed, whatever that is.
+    Allowances allowed;
+    constexpr double kMargin = 3;  // of so few samples
+    for (const uint64_t seed : {1, 2, 3, 4}) {
+      DDPOPT_ASSIGN_OR_RETURN(const Training moved, TrainAsRank(root, group, expected.size(), seed, nullptr));
+      allowed.Widen(training, moved, kMargin);
+    }
+    return compare(allowed, trajectory);
+  }
+
+  // Starts the ranks once; what they found, for both cases.
+  absl::Status RunRanks(const std::string& program) {
+    if (ranks_ran_) return ranks_status_;
+    ranks_ran_ = true;
+    ranks_status_ = [&]() -> absl::Status {
+      if (program.empty()) return absl::FailedPreconditionError("there is no program to start on the ranks");
+      std::string folder = (fs::temp_directory_path() / "check_models.XXXXXX").string();
+      if (mkdtemp(folder.data()) == nullptr) {
+        return absl::UnavailableError(absl::StrCat("no temporary folder can be made: \"", folder, "\""));
+      }
+      struct Remove {
+        std::string folder;
+        ~Remove() {
+          std::error_code error;
+          fs::remove_all(folder, error);
+        }
+      } remove{folder};
+      LaunchOptions options;
+      options.nproc_per_node = 2;
+      options.timeout_seconds = 300;
+      options.stdout_fd = 2;
+      const std::string result = absl::StrCat(folder, "/result");
+      const std::vector<std::string> command = {program, absl::StrCat("--rank_model=", dir_.string()), absl::StrCat("--rank_result=", result)};
+      DDPOPT_ASSIGN_OR_RETURN(const LaunchResult launched, Launch(command, options));
+      for (int rank = 0; rank < options.nproc_per_node; ++rank) {
+        const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(result, ".", rank));
+        if (!text.ok()) return absl::InternalError(absl::StrCat("rank ", rank, " left no result: ", launched.reason));
+        const nlohmann::json json = nlohmann::json::parse(*text);
+        const auto add = [&](const char* name, Differences* differences) {
+          for (const auto& line : json.at(name)) differences->Add("rank ", rank, ": ", line.get<std::string>());
+        };
+        add("grads", &rank_grads_);
+        add("trajectory", &rank_trajectory_);
+      }
+      return absl::OkStatus();
+    }();
+    return ranks_status_;
+  }
+  const Differences& rank_grads() const { return rank_grads_; }
+  const Differences& rank_trajectory() const { return rank_trajectory_; }
+
+  struct Training {
+    std::shared_ptr<ExportedProgram> program;
+    std::vector<double> losses;
+    double floor = 0;  // how far gradients that are rounding alone have moved a parameter
+  };
+
   // What training amplifies rounding to.
   struct Allowances {
     std::vector<double> losses;
@@ -509,42 +608,50 @@ class ModelChecker {
         return allowed;
       };
     }
-  };
-
-  // Some trainings amplify a rounding error a thousandfold in ten steps, and another CPU rounds otherwise. So a training that differs by more than
-  // the tolerance is held against itself, begun from weights moved by about a unit in their last place: it may differ by as much, but by no more than 1 % (numbers that
-  // cancel: of what was added up, a little less).
-  absl::StatusOr<Allowances> Sensitivity(const JsonView& root, std::size_t steps) const {
-    constexpr double kMost = 1e-2;
-    DDPOPT_ASSIGN_OR_RETURN(const Training base, Train(root, steps, 0));
-    Allowances allowed;
-    allowed.losses.assign(steps, 0);
-    for (const uint64_t seed : {1, 2}) {
-      DDPOPT_ASSIGN_OR_RETURN(const Training moved, Train(root, steps, seed));
-      for (std::size_t i = 0; i < steps; ++i) {
-        const double most = kMost * std::abs(base.losses[i]);
-        allowed.losses[i] = std::min(most, std::max(allowed.losses[i], std::abs(moved.losses[i] - base.losses[i])));
-      }
+    // By how much a training begun from moved weights differs, times `margin`.
+    void Widen(const Training& base, const Training& moved, double margin) {
+      losses.resize(base.losses.size());
+      for (std::size_t i = 0; i < losses.size(); ++i) losses[i] = std::max(losses[i], margin * std::abs(moved.losses[i] - base.losses[i]));
       for (const auto& [name, attr] : base.program->module()->attrs()) {
         if (!attr.value.isTensor() || !c10::isFloatingType(attr.value.toTensor().scalar_type())) continue;
         const Statistics a = Statistics::Of(attr.value.toTensor()), b = Statistics::Of(*moved.program->FindTensor(name));
-        Statistics& of = allowed.tensors[name];
-        of.l2 = std::min(kMost * a.l2, std::max(of.l2, std::abs(a.l2 - b.l2)));
-        of.abssum = std::min(kMost * a.abssum, std::max(of.abssum, std::abs(a.abssum - b.abssum)));
-        of.sum = std::min(std::max(kMost * std::abs(a.sum), 2e-3 * a.abssum), std::max(of.sum, std::abs(a.sum - b.sum)));
-        of.first = std::min(std::max(kMost * std::abs(a.first), 5e-3 * a.largest), std::max(of.first, std::abs(a.first - b.first)));
+        Statistics& of = tensors[name];
+        of.l2 = std::max(of.l2, margin * std::abs(a.l2 - b.l2));
+        of.abssum = std::max(of.abssum, margin * std::abs(a.abssum - b.abssum));
+        of.sum = std::max(of.sum, margin * std::abs(a.sum - b.sum));
+        of.first = std::max(of.first, margin * std::abs(a.first - b.first));
       }
     }
+    // No figure may differ by more than 1 % of itself; numbers that cancel: of what was added up, a little less.
+    void Limit(const Training& base) {
+      constexpr double kMost = 1e-2;
+      for (std::size_t i = 0; i < losses.size(); ++i) losses[i] = std::min(losses[i], kMost * std::abs(base.losses[i]));
+      for (auto& [name, of] : tensors) {
+        const Statistics a = Statistics::Of(*base.program->FindTensor(name));
+        of.l2 = std::min(of.l2, kMost * a.l2);
+        of.abssum = std::min(of.abssum, kMost * a.abssum);
+        of.sum = std::min(of.sum, std::max(kMost * std::abs(a.sum), 2e-3 * a.abssum));
+        of.first = std::min(of.first, std::max(kMost * std::abs(a.first), 5e-3 * a.largest));
+      }
+    }
+  };
+
+  // Some trainings amplify a rounding error a thousandfold in ten steps, and another CPU rounds otherwise. So a training that differs by more
+  // than the tolerance is held against itself, begun from weights moved by about a unit in their last place: it may differ by as much, but
+  // by no more than 1 %.
+  absl::StatusOr<Allowances> Sensitivity(const JsonView& root, std::size_t steps) const {
+    DDPOPT_ASSIGN_OR_RETURN(const Training base, Train(root, steps, 0));
+    Allowances allowed;
+    for (const uint64_t seed : {1, 2}) {
+      DDPOPT_ASSIGN_OR_RETURN(const Training moved, Train(root, steps, seed));
+      allowed.Widen(base, moved, 1);
+    }
+    allowed.Limit(base);
     return allowed;
   }
 
  private:
   absl::StatusOr<std::shared_ptr<ExportedProgram>> LoadProgram() const { return LoadExportedProgram((dir_ / "model.pt2").string()); }
-  struct Training {
-    std::shared_ptr<ExportedProgram> program;
-    std::vector<double> losses;
-    double floor = 0;  // how far gradients that are rounding alone have moved a parameter
-  };
   // `seed` 0: from the recorded weights.
   absl::StatusOr<Training> Train(const JsonView& root, std::size_t steps, uint64_t seed) const {
     Training training;
@@ -559,14 +666,44 @@ class ModelChecker {
         const std::vector<IValue> outputs = training.program->RunFlat(batch);
         training.losses.push_back(outputs.at(0).toTensor().item().toDouble());
         Backward(outputs);
-        for (const auto& parameter : training.program->parameters()) {
-          const at::Tensor& gradient = parameter.tensor.grad();
-          if (gradient.defined() && gradient.numel() > 0) largest = std::max(largest, gradient.abs().max().item().toDouble());
-        }
+        largest = std::max(largest, LargestGradient(*training.program));
         sgd.Step(*training.program);
       }
       training.floor = kCancelled * largest * sgd.Reach(steps);
     }));
+    return training;
+  }
+  // The same on one of several ranks, with the recorded options; `grads`, unless null, becomes what differs in the first step's gradients.
+  absl::StatusOr<Training> TrainAsRank(const JsonView& root, const ProcessGroup& group, std::size_t steps, uint64_t seed,
+                                       Differences* grads) const {
+    DDPOPT_ASSIGN_OR_RETURN(const JsonView ddp, root.Object("ddp"));
+    DdpOptions options;
+    DDPOPT_ASSIGN_OR_RETURN(const JsonView cap, ddp.At("bucket_cap_mb"));
+    DDPOPT_ASSIGN_OR_RETURN(options.bucket_cap_mb, FloatOf(cap));
+    DDPOPT_ASSIGN_OR_RETURN(options.find_unused_parameters, ddp.BoolOr("find_unused_parameters", false));
+    DDPOPT_ASSIGN_OR_RETURN(options.broadcast_buffers, ddp.BoolOr("broadcast_buffers", true));
+    Training training;
+    DDPOPT_ASSIGN_OR_RETURN(training.program, LoadProgram());
+    if (seed != 0) Move(*training.program, seed);
+    DDPOPT_ASSIGN_OR_RETURN(const auto wrapped, ProgramDataParallel::Create(training.program, group, options));
+    DDPOPT_ASSIGN_OR_RETURN(const std::vector<IValue> batch, Batch(group.rank()));
+    std::vector<at::Tensor> tensors;
+    for (const IValue& value : batch) tensors.push_back(value.toTensor());
+    DDPOPT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Read(root));
+    DDPOPT_ASSIGN_OR_RETURN(const SafetensorsFile gradients, SafetensorsFile::Open((dir_ / "ddp_grads.safetensors").string()));
+    double largest = 0;
+    for (std::size_t step = 0; step < steps; ++step) {
+      DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("step ", step), [&] {
+        ClearGradients(*training.program);
+        const at::Tensor loss = wrapped->Forward(tensors);
+        training.losses.push_back(loss.item().toDouble());
+        torch::autograd::backward({loss});
+        largest = std::max(largest, LargestGradient(*training.program));
+      }));
+      if (step == 0 && grads != nullptr) DDPOPT_RETURN_IF_ERROR(CompareGradients(*training.program, gradients, "", grads));
+      sgd.Step(*training.program);
+    }
+    training.floor = kCancelled * largest * sgd.Reach(steps);
     return training;
   }
   static void Move(const ExportedProgram& program, uint64_t seed) {
@@ -588,6 +725,9 @@ class ModelChecker {
   }
 
   const fs::path dir_;
+  bool ranks_ran_ = false;
+  absl::Status ranks_status_;
+  Differences rank_grads_, rank_trajectory_;
 };
 
 // A graph file and the description beside it.
@@ -927,6 +1067,16 @@ absl::Status CheckModels(const CheckModelsOptions& options, const std::function<
     run(id + "loss", [&](Differences* d) { return checker->Loss(d); });
     run(id + "grads", [&](Differences* d) { return checker->Grads(d); });
     run(id + "trajectory", [&](Differences* d) { return checker->Trajectory(d); });
+    if (options.skip_ranks) continue;
+    const auto ranks = [&](const char* kind, const Differences& found) {
+      run(id + kind, [&](Differences* d) -> absl::Status {
+        DDPOPT_RETURN_IF_ERROR(checker->RunRanks(options.program));
+        for (const std::string& line : found.lines()) d->Add(line);
+        return absl::OkStatus();
+      });
+    };
+    ranks("ddp_grads", checker->rank_grads());
+    ranks("ddp_trajectory", checker->rank_trajectory());
   }
   for (const std::string& name : NamesIn(dir / "graphs", nullptr)) {
     const std::string id = absl::StrCat("graphs/", name.substr(0, name.find(".model.json")), "/");
@@ -958,6 +1108,21 @@ absl::Status CheckModels(const CheckModelsOptions& options, const std::function<
                                             options.only.empty() ? "" : absl::StrCat(" that \"", options.only, "\" names"), " in it"));
   }
   return absl::OkStatus();
+}
+
+int RunModelRank(const std::string& model_dir, const std::string& result) {
+  Differences grads, trajectory;
+  ModelChecker checker{fs::path(model_dir)};
+  const absl::Status status = CatchAsStatus("unexpected", [&] { return checker.TrainOnRanks(&grads, &trajectory); });
+  nlohmann::json json = {{"grads", grads.lines()}, {"trajectory", trajectory.lines()}};
+  if (!status.ok()) {
+    json["grads"].push_back(std::string(status.message()));
+    json["trajectory"].push_back(std::string(status.message()));
+  }
+  const char* rank = std::getenv("RANK");
+  const std::string text = json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  const absl::Status written = WriteFile(absl::StrCat(result, ".", rank == nullptr ? "0" : rank), text);
+  return written.ok() ? 0 : 1;
 }
 
 }  // namespace ddpopt

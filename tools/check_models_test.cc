@@ -51,13 +51,14 @@ class CheckModelsTest : public ::testing::Test {
     fs::remove(dir_ / path);
     DDPOPT_ASSERT_OK(WriteSafetensors((dir_ / path).string(), tensors));
   }
-  // The cases that fail.
+  // The cases that fail, those of two ranks apart.
   std::vector<std::string> Failures(const std::string& only = "") {
     std::vector<std::string> failed;
     cases_ = 0;
     CheckModelsOptions options;
     options.dir = dir_.string();
     options.only = only;
+    options.skip_ranks = true;
     DDPOPT_EXPECT_OK(CheckModels(options, [&](const ModelCase& result) {
       ++cases_;
       if (!result.difference.empty()) failed.push_back(result.id);
@@ -147,28 +148,58 @@ TEST_F(CheckModelsTest, NothingToCheckIsAnError) {
   EXPECT_THAT(CheckModels(options, [](const ModelCase&) {}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("models/, graphs/")));
 }
 
-TEST_F(CheckModelsTest, Program) {
-  const auto run = [](const std::string& arguments, int* status) {
-    FILE* pipe = popen(absl::StrCat("tools/check_models ", arguments, " 2>&1").c_str(), "r");
-    std::string output;
-    char buffer[4096];
-    while (const std::size_t got = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, got);
-    *status = WEXITSTATUS(pclose(pipe));
-    return output;
-  };
+// Runs the program itself.
+std::string RunProgram(const std::string& arguments, int* status) {
+  FILE* pipe = popen(absl::StrCat("tools/check_models ", arguments, " 2>/dev/null").c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  while (const std::size_t got = fread(buffer, 1, sizeof(buffer), pipe)) output.append(buffer, got);
+  *status = WEXITSTATUS(pclose(pipe));
+  return output;
+}
+
+// The program starts its own ranks: a parameter that is never used, and batch norms whose statistics rank 0 hands out.
+TEST_F(CheckModelsTest, TwoRanks) {
   int status;
-  EXPECT_EQ(run(absl::StrCat("--dir=", kData, " --only=forms/dynamic_batch"), &status), "4 passed, 0 failed, 0 skipped\n");
+  EXPECT_EQ(RunProgram(absl::StrCat("--dir=", kData, " --only=/ddp_"), &status), "4 passed, 0 failed, 0 skipped\n");
+  Copy("models");
+  const auto failures = [&](const std::string& model) {
+    const std::string output = RunProgram(absl::StrCat("--dir=", dir_.string(), " --only=", model, "/ddp_ --json"), &status);
+    EXPECT_EQ(status, 1);
+    const nlohmann::json result = nlohmann::json::parse(output.substr(output.rfind('\n', output.size() - 2) + 1));
+    std::vector<std::string> cases;
+    for (const auto& failure : result["failures"]) cases.push_back(failure["case"]);
+    return cases;
+  };
+  const auto scale = [&](const std::string& model, const nlohmann::json::json_pointer& figure, double factor) {
+    EditJson(absl::StrCat("models/", model, "/manifest.json"),
+             [&](nlohmann::json& json) { json[figure] = json[figure].get<double>() * factor; });
+  };
+  using Pointer = nlohmann::json::json_pointer;
+  scale("unused_params", Pointer("/ddp/losses/rank1/7"), 1.02);
+  EXPECT_THAT(failures("unused_params"), ElementsAre("models/unused_params/ddp_trajectory"));
+  scale("unused_params", Pointer("/ddp/losses/rank1/7"), 1 / 1.02);
+  ScaleTensor("models/unused_params/ddp_grads.safetensors", "m.b.bias", 0.98);
+  EXPECT_THAT(failures("unused_params"), ElementsAre("models/unused_params/ddp_grads"));
+  const std::string buffer = "/ddp/final_buffer_stats/rank1/m.b1.running_var/l2";
+  scale("convnet_bn", Pointer(buffer), 1.02);
+  EXPECT_THAT(failures("convnet_bn"), ElementsAre("models/convnet_bn/ddp_trajectory"));
+}
+
+TEST_F(CheckModelsTest, Program) {
+  int status;
+  EXPECT_EQ(RunProgram(absl::StrCat("--dir=", kData, " --only=forms/dynamic_batch"), &status), "4 passed, 0 failed, 0 skipped\n");
   EXPECT_EQ(status, 0);
   Copy("forms/float64");
   ScaleTensor("forms/float64/calls.safetensors", "call0.out0", 1.00001);
-  const std::string output = run(absl::StrCat("--dir=", dir_.string(), " --json"), &status);
+  const std::string output = RunProgram(absl::StrCat("--dir=", dir_.string(), " --json"), &status);
   EXPECT_EQ(status, 1);
   EXPECT_THAT(output, HasSubstr("FAILED forms/float64/call0\n"));
   const nlohmann::json last = nlohmann::json::parse(output.substr(output.rfind('\n', output.size() - 2) + 1));
   EXPECT_EQ(last["failed"], 1);
   EXPECT_EQ(last["passed"], 1);
   EXPECT_EQ(last["failures"][0]["case"], "forms/float64/call0");
-  run("--backend=none --dir=x", &status);
+  RunProgram("--backend=none --dir=x", &status);
   EXPECT_EQ(status, 2);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
@@ -192,6 +193,7 @@ struct DdpCore::State : std::enable_shared_from_this<DdpCore::State> {
   absl::Status Collect();
   absl::Status CheckOneDevice();
   absl::Status BroadcastFromRank0() const;
+  absl::Status BroadcastBuffers() const;
   bool IsIgnored(const std::string& name) const { return bucket_options.ignored_parameters.contains(name); }
 
   std::vector<std::vector<std::size_t>> BucketsByCaps() const;
@@ -313,6 +315,43 @@ absl::Status DdpCore::State::BroadcastFromRank0() const {
   return absl::OkStatus();
 }
 
+// All of them in one message. A graph that saved a buffer for its backward may still be alive: writing through variable_data() leaves the
+// buffer's version counter, by which autograd would refuse that backward, alone.
+absl::Status DdpCore::State::BroadcastBuffers() const {
+  if (group.world_size() == 1 || buffers.empty()) return absl::OkStatus();
+  const c10::InferenceMode no_inference(false);
+  const at::NoGradGuard no_grad;
+  return CatchAsStatus("broadcasting buffers from rank 0", [&]() -> absl::Status {
+    std::vector<at::Tensor> own;
+    int64_t total = 0;
+    for (const NamedTensor& buffer : buffers) {
+      own.push_back(buffer.tensor.variable_data());
+      total += static_cast<int64_t>(own.back().numel() * own.back().element_size());
+    }
+    if (total == 0) return absl::OkStatus();
+    at::Tensor message = at::empty({total}, at::TensorOptions(at::kByte).device(buffers.front().tensor.device()));
+    const auto for_each = [&](auto&& copy) {
+      int64_t offset = 0;
+      for (const at::Tensor& buffer : own) {
+        const int64_t bytes = buffer.numel() * static_cast<int64_t>(buffer.element_size());
+        if (bytes > 0) copy(buffer, message.narrow(0, offset, bytes));
+        offset += bytes;
+      }
+    };
+    if (group.rank() == 0) {
+      for_each([](const at::Tensor& buffer, const at::Tensor& part) { part.copy_(buffer.contiguous().reshape({-1}).view(at::kByte)); });
+    }
+    DDPOPT_RETURN_IF_ERROR(group.Broadcast(message, 0));
+    if (group.rank() == 0) return absl::OkStatus();
+    for_each([](const at::Tensor& buffer, const at::Tensor& part) {
+      at::Tensor dense = at::empty(buffer.sizes(), buffer.options());
+      dense.reshape({-1}).view(at::kByte).copy_(part);
+      buffer.copy_(dense);
+    });
+    return absl::OkStatus();
+  });
+}
+
 absl::StatusOr<std::unique_ptr<DdpCore>> DdpCore::Create(std::shared_ptr<torch::nn::Module> module, ProcessGroup group,
                                                          DdpOptions options) {
   if (group.impl() == nullptr) return absl::InvalidArgumentError("DistributedDataParallel: the process group is null");
@@ -326,7 +365,9 @@ absl::StatusOr<std::unique_ptr<DdpCore>> DdpCore::Create(std::shared_ptr<torch::
     lines.push_back(absl::StrCat("options: bucket_cap_mb ", cap(state->options.bucket_cap_mb), ", first_bucket_cap_mb ",
                                  cap(state->options.first_bucket_cap_mb), ", bucket_cap_mb_list [",
                                  absl::StrJoin(state->options.bucket_cap_mb_list, ", "), "], bucket_ends [",
-                                 absl::StrJoin(state->options.bucket_ends, ", "), "], init_sync ", BoolText(state->options.init_sync)));
+                                 absl::StrJoin(state->options.bucket_ends, ", "), "], init_sync ", BoolText(state->options.init_sync), ", broadcast_buffers ",
+                                 BoolText(state->options.broadcast_buffers), ", find_unused_parameters ",
+                                 BoolText(state->options.find_unused_parameters)));
   }
   absl::Status status = CompareBetweenRanks(state->group, "the models given to DistributedDataParallel", local, lines);
   if (status.ok() && state->options.init_sync) status = state->BroadcastFromRank0();
@@ -506,7 +547,8 @@ void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eag
     tensors.push_back(parameter.tensor);
     names.push_back(parameter.name);
   }
-  reducer = std::make_unique<FrozenReducer>(std::move(tensors), std::move(names), std::move(buckets), group.impl()->group);
+  reducer = std::make_unique<FrozenReducer>(std::move(tensors), std::move(names), std::move(buckets), group.impl()->group,
+                                            options.find_unused_parameters);
 }
 
 c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, const EagerForward& eager) {
@@ -522,6 +564,10 @@ c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, c
     CheckParameters();
   }
 
+  if (options.broadcast_buffers) {
+    const absl::Status status = BroadcastBuffers();
+    TORCH_CHECK(status.ok(), "DistributedDataParallel on rank ", group.rank(), ": ", std::string(status.message()));
+  }
   reducer->PrepareForward();
   c10::IValue result = captured->Run(arguments, eager);
   std::vector<at::Tensor> outputs;
@@ -536,7 +582,7 @@ c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, c
   TORCH_CHECK(!differentiable.empty(),
               "DistributedDataParallel: forward's output does not depend on any trainable parameter, so there is "
               "no backward to synchronise");
-  reducer->PrepareBackward();
+  reducer->PrepareBackward(differentiable);
   current_step = StepStamps();
   const int64_t id = ++forward_id;
   for (const at::Tensor& output : differentiable) {
@@ -591,11 +637,12 @@ void DdpCore::State::OnBackwardEnd(int64_t id) {
     Fail(missing.size() == 1
              ? absl::StrCat("parameter ", quoted[0],
                             " got no gradient in this backward, so its bucket and those after it were not synchronised. "
-                            "Every trainable parameter must take part in every backward; name exceptions in parameters_to_ignore")
+                            "Every trainable parameter must take part in every backward; name exceptions in parameters_to_ignore, or set "
+                            "find_unused_parameters")
              : absl::StrCat("parameters ", absl::StrJoin(quoted, ", "),
                             " got no gradient in this backward, so their buckets and those after "
                             "them were not synchronised. Every trainable parameter must take part in every backward; name exceptions in "
-                            "parameters_to_ignore"));
+                            "parameters_to_ignore, or set find_unused_parameters"));
   }
   current_step.backward_end = StreamStamp::Record(device);
   current_step.buckets = reducer->BucketTimes();

@@ -32,6 +32,11 @@ struct DdpOptions {
   std::vector<double> bucket_cap_mb_list;
   // Instead of caps, where buckets end: see BucketOptions::bucket_ends.
   std::vector<std::string> bucket_ends;
+  // Whether rank 0's buffers (BatchNorm's running statistics) go to all ranks before each forward with gradients.
+  bool broadcast_buffers = true;
+  // Whether parameters may be left without gradient: those that the outputs don't depend on are found after each forward, which walks its
+  // whole graph. One that no rank used keeps the gradient that it had.
+  bool find_unused_parameters = false;
   bool init_sync = true;                          // broadcast parameters and buffers of rank 0 at creation
   std::vector<std::string> parameters_to_ignore;  // qualified names, of buffers too; never compared, broadcast or reduced
   // The one CUDA device of the module, if its inputs are to be moved there: by a side stream, beside the work of the current one. Empty:

@@ -60,14 +60,16 @@ class TimedAllReduce : public c10d::CommHookInterface {
 }  // namespace
 
 FrozenReducer::FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names,
-                             std::vector<std::vector<std::size_t>> buckets, c10::intrusive_ptr<c10d::ProcessGroup> group)
+                             std::vector<std::vector<std::size_t>> buckets, c10::intrusive_ptr<c10d::ProcessGroup> group,
+                             bool find_unused_parameters)
     // The caps only steer the rebuilding of buckets, which never happens here.
     : c10d::Reducer(parameters, std::move(buckets), group, std::vector<bool>(parameters.size(), false),
-                    /*bucket_bytes_cap=*/c10d::kDefaultBucketBytesCap, /*find_unused_parameters=*/false,
+                    /*bucket_bytes_cap=*/c10d::kDefaultBucketBytesCap, find_unused_parameters,
                     /*gradient_as_bucket_view=*/false, NamesByIndex(names),
                     /*first_bucket_bytes_cap=*/c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false,
                     /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/{}),
       names_(std::move(names)),
+      find_unused_(find_unused_parameters),
       clock_(std::make_shared<Clock>()) {
   TORCH_CHECK(names_.size() == params_.size(), "FrozenReducer: ", params_.size(), " parameters, but ", names_.size(), " names");
   // Without this, every backward appends all parameters to the list for rebuilding, and a call of rebuild_buckets() would change the
@@ -77,7 +79,7 @@ FrozenReducer::FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std
   register_comm_hook(std::make_unique<TimedAllReduce>(std::move(group), clock_));
 }
 
-void FrozenReducer::PrepareBackward() {
+void FrozenReducer::PrepareBackward(const std::vector<at::Tensor>& outputs) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     // The base class writes here when a gradient comes; -1 stands for "not yet".
@@ -88,7 +90,7 @@ void FrozenReducer::PrepareBackward() {
     ++clock_->step;
     std::fill(clock_->times.begin(), clock_->times.end(), Times());
   }
-  prepare_for_backward({});
+  prepare_for_backward(find_unused_ ? outputs : std::vector<at::Tensor>());
 }
 
 bool FrozenReducer::Finished() const {

@@ -34,13 +34,14 @@ class FrozenReducer : public c10d::Reducer {
   };
 
   // Every parameter must be in exactly one bucket; a bucket holds one dtype and one device (throws c10::Error otherwise).
-  // Installs hooks on the parameters' gradient accumulators until destroyed.
+  // Installs hooks on the parameters' gradient accumulators until destroyed. With find_unused_parameters, a parameter that the outputs don't
+  // depend on counts as ready from the start; one that no rank used keeps the gradient that it had.
   FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<std::vector<std::size_t>> buckets,
-                c10::intrusive_ptr<c10d::ProcessGroup> group);
+                c10::intrusive_ptr<c10d::ProcessGroup> group, bool find_unused_parameters = false);
 
   void PrepareForward() { prepare_for_forward(); }
-  // Forgets the readiness and times of the last backward.
-  void PrepareBackward();
+  // Forgets the readiness and times of the last backward. The outputs are needed to find unused parameters only.
+  void PrepareBackward(const std::vector<at::Tensor>& outputs = {});
 
   // Whether every bucket was reduced and copied back since PrepareBackward.
   bool Finished() const;
@@ -64,6 +65,7 @@ class FrozenReducer : public c10d::Reducer {
 
  private:
   std::vector<std::string> names_;
+  const bool find_unused_;
   std::shared_ptr<Clock> clock_;
 };
 
