@@ -6,22 +6,29 @@
 
 #include "ddpopt/distributed/gloo_backend.h"
 
+#include <utility>
+
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp"
 
 namespace ddpopt {
 
 c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                   std::chrono::milliseconds timeout, const std::vector<std::string>& interfaces,
-                                                  const std::string& bind_address) {
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  for (const std::string& interface : interfaces) {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
-  }
-  if (options->devices.empty()) {
-    options->devices.push_back(bind_address.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                                    : c10d::ProcessGroupGloo::createDeviceForHostname(bind_address));
-  }
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world_size, std::move(options));
+                                                  const std::string& bind_address, bool check_collectives) {
+  const auto make = [&](const char* prefix) -> c10::intrusive_ptr<c10d::Backend> {
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    for (const std::string& interface : interfaces) {
+      options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+    }
+    if (options->devices.empty()) options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(bind_address));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size,
+                                                       std::move(options));
+  };
+  c10::intrusive_ptr<c10d::Backend> backend = make("collectives");
+  if (!check_collectives) return backend;
+  return c10::make_intrusive<c10d::ProcessGroupWrapper>(backend, make("checks"));
 }
 
 }  // namespace ddpopt

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <iterator>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +22,13 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "ddpopt/distributed/device_streams.h"
+#include "ddpopt/distributed/communication_error.h"
 #include "ddpopt/distributed/gloo_backend.h"
+#include "ddpopt/distributed/network.h"
 #include "ddpopt/distributed/nccl_loader.h"
 #include "ddpopt/distributed/process_group_c10d.h"
+#include "ddpopt/distributed/run_with_deadline.h"
+#include "ddpopt/distributed/watched_backend.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
@@ -33,15 +38,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// What one value in the store may hold at most; longer texts go in pieces (the store refuses values of 8 MiB).
-constexpr size_t kPieceBytes = size_t{4} << 20;
-
 struct Environment {
   std::string master_addr;
   int master_port = 0;
   int rank = 0;
   int world_size = 0;
   int local_rank = 0;
+  int restart_count = 0;
+  bool agent_store = false;  // torchrun's agent serves the store
 };
 
 absl::StatusOr<std::string> ReadVariable(const char* name) {
@@ -80,32 +84,13 @@ absl::StatusOr<Environment> ReadEnvironment() {
   if (env.local_rank > env.rank) {
     return absl::InvalidArgumentError(absl::StrCat("environment variable LOCAL_RANK=", env.local_rank, " is above RANK=", env.rank));
   }
+  if (const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT"); count != nullptr && *count != '\0') {
+    DDPOPT_ASSIGN_OR_RETURN(env.restart_count, ReadInteger("TORCHELASTIC_RESTART_COUNT", 0, kMaxRanks));
+  }
+  const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  env.agent_store = agent != nullptr && std::string(agent) == "True";
   return env;
 }
-
-bool IsLoopback(const std::string& address) { return address == "localhost" || address == "::1" || absl::StartsWith(address, "127."); }
-
-// c10d tells timeouts and lost peers apart in its text alone.
-absl::Status CommunicationError(const std::exception& error, absl::string_view context) {
-  const std::string text = ExceptionMessage(error);
-  const std::string message = absl::StrCat(context, ": ", text);
-  for (const char* sign : {"timed out", "Timed out", "timeout", "Timeout"}) {
-    if (absl::StrContains(text, sign)) return absl::DeadlineExceededError(message);
-  }
-  for (const char* sign : {"onnection", "onnect", "roken pipe", "peer", "socket", "Socket", "address already in use", "EADDRINUSE"}) {
-    if (absl::StrContains(text, sign)) return absl::UnavailableError(message);
-  }
-  return absl::InternalError(message);
-}
-
-Milliseconds Remaining(Clock::time_point deadline) {
-  return std::max(Milliseconds(1), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
-}
-
-std::string Seconds(Milliseconds duration) { return absl::StrCat(static_cast<double>(duration.count()) / 1000.0, " s"); }
-
-std::vector<uint8_t> Bytes(absl::string_view text) { return {text.begin(), text.end()}; }
-std::string Text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 // What there is, and what it takes.
 struct BackendKind {
@@ -125,7 +110,8 @@ absl::StatusOr<BackendsByDevice> ParseBackends(const std::string& text) {
   for (const absl::string_view entry : absl::StrSplit(text, ',')) {
     const std::vector<std::string> parts = absl::StrSplit(entry, ':');
     const std::string& name = parts.back();
-    const auto* kind = std::find_if(std::begin(kBackendKinds), std::end(kBackendKinds), [&](const BackendKind& k) { return k.name == name; });
+    const auto* kind =
+        std::find_if(std::begin(kBackendKinds), std::end(kBackendKinds), [&](const BackendKind& k) { return k.name == name; });
     if (kind == std::end(kBackendKinds)) {
       return refuse(absl::StrCat(name == text ? "" : absl::StrCat(": '", name, "'"),
                                  " is not supported; there are 'gloo' (takes cpu tensors) and 'nccl' (takes cuda tensors)"));
@@ -154,7 +140,7 @@ absl::Status RunCollective(const ProcessGroup& group, const char* name, at::Devi
     const c10::OptionalDeviceGuard guard(device);
     const c10::intrusive_ptr<c10d::Work> work = start(*impl.group);
     if (device.is_cpu()) {
-      work->wait(impl.options.timeout);
+      work->wait();  // the watched backend ends it by the deadline
       return absl::OkStatus();
     }
     // Has the current stream wait, not this thread.
@@ -180,9 +166,24 @@ absl::Status CheckTensor(const ProcessGroup& group, const char* name, const at::
   return absl::OkStatus();
 }
 
+// Backends move memory in its own order, whatever the strides, which may differ between the ranks: so a tensor of others is moved as a contiguous copy.
+class Contiguous {
+ public:
+  explicit Contiguous(const at::Tensor& tensor) : original_(tensor.detach()), data_(original_.is_contiguous() ? original_ : original_.contiguous()) {}
+  const at::Tensor& tensor() const { return data_; }
+  absl::Status Return(absl::Status status) {
+    if (status.ok() && !data_.is_same(original_)) original_.copy_(data_);
+    return status;
+  }
+
+ private:
+  at::Tensor original_, data_;
+};
+
 }  // namespace
 
-// NCCL's communicators are to be taken down while CUDA and the store are still there; left to the end of the process they complain, or hang.
+// NCCL's communicators are to be taken down while CUDA and the store are still there; left to the end of the process they complain, or
+// hang.
 ProcessGroup::Impl::~Impl() {
   if (group == nullptr || !Uses(backends, at::kCUDA)) return;
   try {
@@ -216,23 +217,25 @@ absl::Status ProcessGroup::Broadcast(at::Tensor& tensor, int root) const {
     return absl::InvalidArgumentError(
         absl::StrCat("Broadcast on rank ", rank(), ": root ", root, " is no rank of a group of ", world_size()));
   }
-  return RunCollective(*this, "Broadcast", tensor.device(), [&](c10d::ProcessGroup& group) {
-    std::vector<at::Tensor> tensors = {tensor.detach()};
+  Contiguous data(tensor);
+  return data.Return(RunCollective(*this, "Broadcast", tensor.device(), [&](c10d::ProcessGroup& group) {
+    std::vector<at::Tensor> tensors = {data.tensor()};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = impl_->options.timeout;
     return group.broadcast(tensors, options);
-  });
+  }));
 }
 
 absl::Status ProcessGroup::AllReduceSum(at::Tensor& tensor) const {
   DDPOPT_RETURN_IF_ERROR(CheckTensor(*this, "AllReduceSum", tensor));
-  return RunCollective(*this, "AllReduceSum", tensor.device(), [&](c10d::ProcessGroup& group) {
-    std::vector<at::Tensor> tensors = {tensor.detach()};
+  Contiguous data(tensor);
+  return data.Return(RunCollective(*this, "AllReduceSum", tensor.device(), [&](c10d::ProcessGroup& group) {
+    std::vector<at::Tensor> tensors = {data.tensor()};
     c10d::AllreduceOptions options;
     options.timeout = impl_->options.timeout;
     return group.allreduce(tensors, options);
-  });
+  }));
 }
 
 absl::Status ProcessGroup::Barrier() const {
@@ -245,98 +248,36 @@ absl::Status ProcessGroup::Barrier() const {
   });
 }
 
-// Each rank puts its text into the store and takes the others'. The store lives in rank 0, which therefore stays until everyone has
-// acknowledged, and then clears up.
 absl::StatusOr<std::vector<std::string>> ProcessGroup::AllGatherText(const std::string& what, const std::string& mine) const {
-  std::lock_guard<std::mutex> lock(impl_->text_mutex);
-  c10d::Store& store = *impl_->text_store;
-  const Milliseconds timeout = impl_->options.timeout;
-  const Clock::time_point deadline = Clock::now() + timeout;
-  const std::string exchange = absl::StrCat(impl_->text_exchanges++, "/");
-  const auto context = [&] { return absl::StrCat("exchanging ", what, " on rank ", rank(), " of ", world_size()); };
-
-  // "<pieces> <length of what>\n<what><text, if there are no pieces>"
-  const size_t pieces = mine.size() <= kPieceBytes ? 0 : (mine.size() + kPieceBytes - 1) / kPieceBytes;
-  std::vector<std::string> texts(world_size());
-  std::vector<std::string> keys;  // of this exchange, for clearing up
-  int waiting_for = rank();
-  try {
-    for (size_t i = 0; i < pieces; ++i) {
-      store.set(absl::StrCat(exchange, rank(), "/", i), Bytes(absl::string_view(mine).substr(i * kPieceBytes, kPieceBytes)));
-    }
-    store.set(absl::StrCat(exchange, rank()), Bytes(absl::StrCat(pieces, " ", what.size(), "\n", what, pieces == 0 ? mine : "")));
-    for (int r = 0; r < world_size(); ++r) {
-      waiting_for = r;
-      const std::string key = absl::StrCat(exchange, r);
-      keys.push_back(key);
-      store.wait({key}, Remaining(deadline));
-      const std::string message = Text(store.get(key));
-      const size_t newline = message.find('\n');
-      const std::vector<std::string> header = absl::StrSplit(message.substr(0, newline), ' ');
-      size_t their_pieces = 0;
-      size_t what_length = 0;
-      if (newline == std::string::npos || header.size() != 2 || !absl::SimpleAtoi(header[0], &their_pieces) ||
-          !absl::SimpleAtoi(header[1], &what_length) || message.size() < newline + 1 + what_length) {
-        return absl::InternalError(absl::StrCat(context(), ": rank ", r, " sent something unreadable"));
-      }
-      const std::string their_what = message.substr(newline + 1, what_length);
-      if (their_what != what) {
-        return absl::FailedPreconditionError(absl::StrCat(context(), ": rank ", r, " is exchanging ", their_what,
-                                                          " at this point; all ranks must exchange the same things in the same order"));
-      }
-      if (their_pieces == 0) {
-        texts[r] = message.substr(newline + 1 + what_length);
-      }
-      for (size_t i = 0; i < their_pieces; ++i) {
-        keys.push_back(absl::StrCat(key, "/", i));
-        texts[r] += Text(store.get(keys.back()));
-      }
-    }
-    if (world_size() > 1) {
-      if (rank() != 0) {
-        store.set(absl::StrCat(exchange, rank(), "/read"), Bytes("1"));
-      } else {
-        for (int r = 1; r < world_size(); ++r) {
-          waiting_for = r;
-          keys.push_back(absl::StrCat(exchange, r, "/read"));
-          store.wait({keys.back()}, Remaining(deadline));
-        }
-        for (const std::string& key : keys) store.deleteKey(key);
-      }
-    }
-    return texts;
-  } catch (const std::exception& e) {
-    if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(context(), ": waited ", Seconds(timeout), " for rank ", waiting_for, ", which has not come"));
-    }
-    return Annotate(
-        CommunicationError(e, absl::StrCat("while waiting for rank ", waiting_for, " through rank 0's store at ", impl_->master)),
-        context());
+  GroupMonitor* monitor = impl_->monitor.get();
+  if (monitor == nullptr) return impl_->texts->AllGather(what, mine, impl_->deadline());
+  const uint64_t number = monitor->Begin({absl::StrCat("exchange of ", what)});
+  absl::StatusOr<std::vector<std::string>> result = impl_->texts->AllGather(what, mine, impl_->deadline());
+  if (result.ok()) {
+    monitor->End(number);
+    return result;
   }
+  const std::string more = monitor->Diagnose(number);
+  monitor->Fail(number, std::string(result.status().message()));
+  return more.empty() ? result.status() : absl::Status(result.status().code(), absl::StrCat(result.status().message(), "; ", more));
 }
+
+const std::string& ProcessGroup::network() const { return impl_->network; }
 
 namespace {
 
-absl::Status ConnectGloo(ProcessGroup::Impl& impl, const std::string& master_addr, Milliseconds start_timeout) {
-  std::vector<std::string> interfaces;
-  if (const char* names = std::getenv("GLOO_SOCKET_IFNAME"); names != nullptr && *names != '\0') {
-    interfaces = absl::StrSplit(names, ',', absl::SkipWhitespace());
-  }
+absl::Status ConnectGloo(ProcessGroup::Impl& impl, const Network& network, Milliseconds start_timeout) {
   try {
     impl.store->setTimeout(start_timeout);
     auto backend = MakeGlooBackend(c10::make_intrusive<c10d::PrefixStore>("ddpopt/gloo", impl.store), impl.rank, impl.world_size,
-                                   impl.options.timeout, interfaces,
-                                   !IsLoopback(master_addr) ? ""
-                                   : master_addr == "::1"   ? "::1"
-                                                            : "127.0.0.1");
+                                   impl.deadline(), network.interfaces, network.address, impl.options.debug);
     impl.store->setTimeout(impl.options.timeout);
-    impl.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    impl.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                           WatchBackend(std::move(backend), impl.monitor, impl.deadline()));
     return absl::OkStatus();
   } catch (const std::exception& e) {
-    return CommunicationError(e, absl::StrCat("connecting the ranks by Gloo", interfaces.empty() ? ""
-                                                                                               : absl::StrCat(" over GLOO_SOCKET_IFNAME=",
-                                                                                                              absl::StrJoin(interfaces, ","))));
+    return CommunicationError(e, absl::StrCat("connecting the ranks by Gloo over ", network.name,
+                                              " (GLOO_SOCKET_IFNAME chooses the interface; the ranks must reach each other by it)"));
   }
 }
 
@@ -363,17 +304,93 @@ absl::Status ConnectNccl(ProcessGroup::Impl& impl, const NcclObject& object) {
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<c10::intrusive_ptr<c10d::Store>> ConnectStore(const Environment& env, bool serve, Milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(env.master_port);
+  options.isServer = serve;
+  options.numWorkers = env.world_size;
+  options.waitWorkers = false;  // the text exchange waits, and names who is missing
+  options.timeout = timeout;
+  // It hangs where a process that was stopped still has the port.
+  const auto made = std::make_shared<c10::intrusive_ptr<c10d::Store>>();
+  const bool back = RunWithDeadline(DeadlineIn(timeout) + std::chrono::seconds(2), [made, options, address = env.master_addr] {
+    *made = c10::make_intrusive<c10d::TCPStore>(address, options);
+  });
+  if (!back) return absl::DeadlineExceededError("it doesn't answer");
+  // What one restart leaves in a store that outlives it is not the next one's.
+  return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("ddpopt/restart/", env.restart_count), *made));
+}
+
+// Connects to the store, which rank 0 serves unless an agent does.
+absl::Status ReachStore(ProcessGroup::Impl& impl, const Environment& env, Clock::time_point deadline) {
+  const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
+  const bool serve = env.rank == 0 && !env.agent_store;
+  try {
+    DDPOPT_ASSIGN_OR_RETURN(impl.store, ConnectStore(env, serve, Remaining(deadline)));
+  } catch (const std::exception& e) {
+    const absl::Status status =
+        CommunicationError(e, absl::StrCat(context, serve ? ": can't serve the store at " : ": can't reach rank 0's store at ", impl.master,
+                                           " (MASTER_ADDR:MASTER_PORT) within ", Seconds(impl.options.timeout)));
+    return status.code() == absl::StatusCode::kInternal ? absl::UnavailableError(status.message()) : status;
+  }
+  return absl::OkStatus();
+}
+
+// This rank, once; as many of them as rank 0 thinks.
+absl::Status Join(ProcessGroup::Impl& impl, const Environment& env, Clock::time_point deadline) {
+  const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
+  struct Answer {
+    int64_t joined = 0;
+    std::string world_size;
+  };
+  const auto answer = std::make_shared<Answer>();
+  try {
+    const bool back = RunWithDeadline(deadline + std::chrono::seconds(2),
+                                      [answer, store = impl.store, rank = env.rank, world_size = env.world_size, deadline] {
+                                        answer->joined = store->add(absl::StrCat("rank/", rank), 1);
+                                        const std::string text = absl::StrCat(world_size);
+                                        if (rank == 0) store->set("world_size", std::vector<uint8_t>(text.begin(), text.end()));
+                                        store->wait({"world_size"}, Remaining(deadline));
+                                        const std::vector<uint8_t> bytes = store->get("world_size");
+                                        answer->world_size.assign(bytes.begin(), bytes.end());
+                                      });
+    if (!back)
+      return absl::DeadlineExceededError(absl::StrCat(context, ": joining the group: rank 0's store at ", impl.master, " doesn't answer"));
+  } catch (const std::exception& e) {
+    return CommunicationError(e, absl::StrCat(context, ": joining the group at ", impl.master, ": rank 0 has not come"));
+  }
+  if (answer->joined != 1) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(context, ": another process with RANK=", env.rank, " has joined the group at ", impl.master));
+  }
+  if (answer->world_size != absl::StrCat(env.world_size)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(context, ": rank 0 has WORLD_SIZE=", answer->world_size, ", rank ", env.rank, " has WORLD_SIZE=", env.world_size));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
   DDPOPT_ASSIGN_OR_RETURN(const BackendsByDevice backends, ParseBackends(options.backend));
+  if (options.stall_timeout < Milliseconds::zero()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the process group's stall_timeout must not be negative, got ", options.stall_timeout.count(), " ms"));
+  }
   if (options.timeout <= Milliseconds::zero()) {
     return absl::InvalidArgumentError(absl::StrCat("the process group's timeout must be positive, got ", options.timeout.count(), " ms"));
   }
   DDPOPT_ASSIGN_OR_RETURN(const Environment env, ReadEnvironment());
-  const Clock::time_point deadline = Clock::now() + options.timeout;
+  const Clock::time_point deadline = DeadlineIn(options.timeout);
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
 
   auto impl = std::make_shared<ProcessGroup::Impl>();
   impl->options = options;
+  if (const char* level = std::getenv("TORCH_DISTRIBUTED_DEBUG"); level != nullptr && absl::EqualsIgnoreCase(level, "DETAIL"))
+    impl->options.debug = true;
   impl->rank = env.rank;
   impl->world_size = env.world_size;
   impl->local_rank = env.local_rank;
@@ -393,56 +410,71 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     }
   }
 
-  try {
-    c10d::TCPStoreOptions store_options;
-    store_options.port = static_cast<uint16_t>(env.master_port);
-    store_options.isServer = env.rank == 0;
-    store_options.numWorkers = env.world_size;
-    store_options.waitWorkers = false;  // AllGatherText below waits, and names who is missing
-    store_options.timeout = options.timeout;
-    impl->store = c10::make_intrusive<c10d::TCPStore>(env.master_addr, store_options);
-    impl->text_store = c10::make_intrusive<c10d::PrefixStore>("ddpopt/text", impl->store);
-  } catch (const std::exception& e) {
-    if (!local.ok()) return local;
-    const absl::Status status =
-        CommunicationError(e, absl::StrCat(context, env.rank == 0 ? ": can't serve the store at " : ": can't reach rank 0's store at ",
-                                           impl->master, " (MASTER_ADDR:MASTER_PORT) within ", Seconds(options.timeout)));
-    return status.code() == absl::StatusCode::kInternal ? absl::UnavailableError(status.message()) : status;
-  }
+  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  const absl::StatusOr<Network> network = ChooseNetwork(env.master_addr, env.master_port, interfaces == nullptr ? "" : interfaces);
+  if (!network.ok()) return Annotate(network.status(), context);
+  impl->network = network->name;
 
-  try {
-    if (impl->store->add(absl::StrCat("ddpopt/rank/", env.rank), 1) != 1) {
-      return absl::AlreadyExistsError(
-          absl::StrCat(context, ": another process with RANK=", env.rank, " has joined the group at ", impl->master));
-    }
-  } catch (const std::exception& e) {
-    if (!local.ok()) return local;
-    return CommunicationError(e, absl::StrCat(context, ": joining the group at ", impl->master));
-  }
+  const absl::Status reached = ReachStore(*impl, env, deadline);
+  if (!local.ok() && !reached.ok()) return local;
+  DDPOPT_RETURN_IF_ERROR(reached);
+  impl->texts = std::make_shared<TextExchange>(c10::make_intrusive<c10d::PrefixStore>("ddpopt/text", impl->store), env.rank, env.world_size,
+                                               impl->master);
 
   // Everyone is here, with the same idea of the group and able to take part, before the backends connect them.
   ProcessGroup group(impl);
-  const absl::StatusOr<std::vector<std::string>> ideas =
-      group.AllGatherText("the group's size and backend", absl::StrCat(env.world_size, "\n", options.backend, "\n", local.message()));
-  if (!local.ok()) return local;
-  DDPOPT_RETURN_IF_ERROR(ideas.status());
-  const auto idea = [&](int r) -> std::vector<std::string> { return absl::StrSplit((*ideas)[r], absl::MaxSplits('\n', 2)); };
-  const std::vector<std::string> mine = idea(env.rank);
-  for (int r = 0; r < env.world_size; ++r) {
-    const std::vector<std::string> theirs = idea(r);
-    const auto differs = [&](const char* what, size_t i) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(context, ": rank ", r, " has ", what, theirs[i], ", rank ", env.rank, " has ", what, mine[i]));
-    };
-    if (theirs[0] != mine[0]) return differs("WORLD_SIZE=", 0);
-    if (theirs[1] != mine[1]) return differs("backend ", 1);
-    if (!theirs[2].empty()) return absl::FailedPreconditionError(absl::StrCat(context, ": another rank can't take part: ", theirs[2]));
+  const absl::Status agreed = [&]() -> absl::Status {
+    if (absl::Status joined = Join(*impl, env, deadline); !joined.ok()) {
+      impl->texts->Abort(joined);
+      return joined;
+    }
+    const absl::StatusOr<std::vector<std::string>> ideas = impl->texts->AllGather(
+        "the group's size and backend",
+        absl::StrJoin({absl::StrCat(env.world_size), impl->options.backend + (impl->options.debug ? " with checks of collectives" : ""),
+                       std::string(network->loopback ? "loopback" : ""), impl->network, std::string(local.message())},
+                      "\n"),
+        Remaining(deadline));
+    if (!local.ok()) return local;
+    DDPOPT_RETURN_IF_ERROR(ideas.status());
+    const auto idea = [&](int r) -> std::vector<std::string> { return absl::StrSplit((*ideas)[r], absl::MaxSplits('\n', 4)); };
+    const std::vector<std::string> mine = idea(env.rank);
+    for (int r = 0; r < env.world_size; ++r) {
+      const std::vector<std::string> theirs = idea(r);
+      const auto differs = [&](const char* what, size_t i) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(context, ": rank ", r, " has ", what, theirs[i], ", rank ", env.rank, " has ", what, mine[i]));
+      };
+      if (theirs[0] != mine[0]) return differs("WORLD_SIZE=", 0);
+      if (theirs[1] != mine[1]) return differs("backend ", 1);
+      if (!theirs[4].empty()) return absl::FailedPreconditionError(absl::StrCat(context, ": another rank can't take part: ", theirs[4]));
+      if (theirs[2] != mine[2]) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(context, ": rank ", r, " would use interface ", theirs[3], ", rank ", env.rank, " ", mine[3],
+                         ": a loopback interface reaches no other machine; GLOO_SOCKET_IFNAME chooses another"));
+      }
+    }
+    return absl::OkStatus();
+  }();
+  if (!agreed.ok()) {
+    if (env.rank == 0 && env.world_size > 1 && absl::IsFailedPrecondition(agreed)) impl->texts->Linger();
+    return agreed;
+  }
+  if (env.local_rank == 0 && !network->loopback) {
+    std::fprintf(stderr, "ddpopt: rank %d of %d uses interface %s\n", env.rank, env.world_size, impl->network.c_str());
   }
 
+  {
+    // A connection of its own: a rank that waits in the other must not keep this one from telling so.
+    absl::StatusOr<c10::intrusive_ptr<c10d::Store>> store =
+        CatchAsStatus(absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " again"),
+                      [&] { return ConnectStore(env, false, Remaining(deadline)); });
+    DDPOPT_RETURN_IF_ERROR(store.status());
+    impl->monitor = GroupMonitor::Create(*store, {env.rank, env.world_size, impl->master});
+  }
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);
   if (nccl != nullptr) impl->group->setBoundDeviceId(impl->device);
   for (const auto& [type, name] : backends) {
-    const absl::Status connected = type == at::kCUDA ? ConnectNccl(*impl, *nccl) : ConnectGloo(*impl, env.master_addr, Remaining(deadline));
+    const absl::Status connected = type == at::kCUDA ? ConnectNccl(*impl, *nccl) : ConnectGloo(*impl, *network, Remaining(deadline));
     if (!connected.ok()) return Annotate(connected, context);
   }
   impl->group->setDefaultBackend(nccl != nullptr ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO);

@@ -22,6 +22,12 @@ struct InitOptions {
   // asked for (docs/cuda.md), and uses device cuda:LOCAL_RANK.
   std::string backend = "gloo";
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of start-up and of every collective
+  // A collective that has not ended within this time, because another rank has not come, fails, and names that rank. 0: `timeout` alone.
+  std::chrono::milliseconds stall_timeout{0};
+  // Before each collective of Gloo all ranks compare what they are about to run (operation, shapes, dtype, sequence number), the Reducer's
+  // too; an error names the ranks that differ. Slow: nothing overlaps any more. TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment does the
+  // same.
+  bool debug = false;
 };
 
 // A handle, cheap to copy; thread-safe for collectives as c10d is (one at a time).
@@ -33,12 +39,15 @@ class ProcessGroup {
   const InitOptions& options() const;
   // Where this rank's model belongs: cuda:LOCAL_RANK if NCCL takes part, else cpu.
   at::Device device() const;
+  // The interface that Gloo uses, such as "eth0 (10.0.0.1)". Chosen by GLOO_SOCKET_IFNAME, else it is the one by which MASTER_ADDR is
+  // reached. The first rank of each machine prints it to standard error, unless it is loopback.
+  const std::string& network() const;
   // OK if one of the group's backends takes tensors on `device`; else InvalidArgument that begins with `what` and names the device, the
   // backends and what they take.
   absl::Status CheckDevice(const std::string& what, at::Device device) const;
 
   // Blocking collectives, in place, on tensors that CheckDevice allows. They have ended on the device too when they return. Errors name the
-  // operation and the rank.
+  // operation and the rank, and which other ranks have not come, have left or don't answer.
   absl::Status Broadcast(at::Tensor& tensor, int root) const;
   absl::Status AllReduceSum(at::Tensor& tensor) const;
   absl::Status Barrier() const;
@@ -55,8 +64,8 @@ class ProcessGroup {
 };
 
 // With NCCL, cuda:LOCAL_RANK becomes this thread's current device.
-// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size) or the backend, DeadlineExceeded/Unavailable naming
-// the master address, NotFound/FailedPrecondition naming what NCCL lacks, on this rank or on another.
+// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size) or the backend, DeadlineExceeded/Unavailable
+// naming the master address, NotFound/FailedPrecondition naming what NCCL lacks, on this rank or on another.
 absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options = {});
 
 }  // namespace ddpopt

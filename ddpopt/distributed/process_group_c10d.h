@@ -4,13 +4,16 @@
 // The c10d objects behind a ProcessGroup, for what is built over c10d itself (the Reducer). Everything else needs process_group.h alone:
 // c10d's headers are expensive to include.
 
-#include <cstdint>
-#include <mutex>
+#include <algorithm>
+#include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ddpopt/distributed/group_monitor.h"
 #include "ddpopt/distributed/process_group.h"
+#include "ddpopt/distributed/text_exchange.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -33,11 +36,15 @@ struct ProcessGroup::Impl {
   BackendsByDevice backends;                     // what options.backend says
   std::string master;                            // host:port, for messages
   c10::intrusive_ptr<c10d::Store> store;         // the TCPStore that rank 0 serves
-  c10::intrusive_ptr<c10d::Store> text_store;    // where AllGatherText lives
+  std::string network;                           // Gloo's interface, for people
+  std::shared_ptr<TextExchange> texts;           // where AllGatherText lives
+  std::shared_ptr<GroupMonitor> monitor;         // who is where; set_describe() lets it name buckets
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // has the backends
 
-  std::mutex text_mutex;
-  int64_t text_exchanges = 0;  // the same on every rank: exchanges happen in the same order
+  // Of each collective.
+  std::chrono::milliseconds deadline() const {
+    return options.stall_timeout.count() > 0 ? std::min(options.stall_timeout, options.timeout) : options.timeout;
+  }
 };
 
 }  // namespace ddpopt

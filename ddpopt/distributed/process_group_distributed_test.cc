@@ -16,6 +16,7 @@
 #include "testing/distributed_test.h"
 #include "testing/environment.h"
 #include "testing/matchers.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 
 namespace ddpopt {
 namespace {
@@ -161,8 +162,8 @@ TEST(ProcessGroup, AnAbsentRankIsNamedInTime) {
     impl->options.timeout = std::chrono::milliseconds(300);
     impl->rank = group.rank();
     impl->world_size = group.world_size();
-    impl->text_store = group.impl()->text_store;
-    impl->text_exchanges = 1000000;
+    impl->texts = std::make_shared<TextExchange>(c10::make_intrusive<c10d::PrefixStore>("absent", group.impl()->store), group.rank(),
+                                                 group.world_size(), "master");
     EXPECT_THAT(ProcessGroup(impl).AllGatherText("hashes", "1"),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("exchanging hashes on rank 0 of ")));
     EXPECT_THAT(ProcessGroup(impl).AllGatherText("hashes", "1"),
@@ -177,8 +178,8 @@ TEST(ProcessGroup, ExchangesOutOfStepAreNamed) {
   impl->options.timeout = std::chrono::milliseconds(5000);
   impl->rank = group.rank();
   impl->world_size = group.world_size();
-  impl->text_store = group.impl()->text_store;
-  impl->text_exchanges = 2000000;
+  impl->texts = std::make_shared<TextExchange>(c10::make_intrusive<c10d::PrefixStore>("out_of_step", group.impl()->store), group.rank(),
+                                               group.world_size(), "master");
   const bool first = group.rank() == 0;
   EXPECT_THAT(ProcessGroup(impl).AllGatherText(first ? "hashes" : "parameters", "1"),
               StatusIs(absl::StatusCode::kFailedPrecondition,

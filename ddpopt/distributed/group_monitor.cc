@@ -1,0 +1,281 @@
+#include "ddpopt/distributed/group_monitor.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+
+namespace ddpopt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::milliseconds;
+
+// A rank that has told nothing for this many intervals doesn't answer.
+constexpr int kSilentIntervals = 4;
+constexpr std::size_t kMaxNamed = 8;  // ranks in one message
+
+std::string Key(int rank) { return absl::StrCat("ddpopt/monitor/", rank); }
+std::string Seconds(double milliseconds) { return absl::StrFormat("%.1f s", milliseconds / 1000); }
+std::string InfoText(const CollectiveInfo& info) {
+  return info.elements == 0 && info.dtype == c10::ScalarType::Undefined
+             ? info.operation
+             : absl::StrCat(info.operation, " of ", info.elements, " ", c10::toString(info.dtype));
+}
+
+// What a rank tells: lines of beat, number of the newest collective, whether it runs, milliseconds since it began or ended, end, its text;
+// then the reason of the end.
+struct Report {
+  bool known = false;
+  bool alive = false;  // it told something while this rank watched
+  uint64_t beat = 0;
+  uint64_t number = 0;
+  bool running = false;
+  int64_t milliseconds = 0;
+  std::string end;  // "", "left", "failed"
+  std::string text;
+  std::string reason;
+};
+
+std::string Print(const Report& report) {
+  return absl::StrCat(report.beat, "\n", report.number, "\n", report.running ? 1 : 0, "\n", report.milliseconds, "\n", report.end, "\n",
+                      report.text, "\n", report.reason);
+}
+
+Report Parse(const std::string& text) {
+  Report report;
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 6));
+  int running = 0;
+  if (lines.size() != 7 || !absl::SimpleAtoi(lines[0], &report.beat) || !absl::SimpleAtoi(lines[1], &report.number) ||
+      !absl::SimpleAtoi(lines[2], &running) || !absl::SimpleAtoi(lines[3], &report.milliseconds)) {
+    return report;
+  }
+  report.known = true;
+  report.running = running != 0;
+  report.end = lines[4];
+  report.text = lines[5];
+  report.reason = lines[6];
+  return report;
+}
+
+}  // namespace
+
+struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared> {
+  Options options;
+  c10::intrusive_ptr<c10d::Store> store;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  struct Collective {
+    CollectiveInfo info;
+    Clock::time_point begin;
+  };
+  uint64_t last = 0;                       // number of the newest
+  std::map<uint64_t, Collective> running;  // in the order of their numbers
+  Collective newest;
+  Clock::time_point last_end = Clock::now();
+  std::function<std::string(const CollectiveInfo&)> describe;
+  std::string end, reason;
+  uint64_t beat = 0;
+  bool stop = false, stopped = false;
+  uint64_t wanted = 0, answered = 0;  // readings of the others' reports
+  std::vector<Report> reports;
+  std::string store_error;  // of the newest talk with the store; empty if it went well
+
+  const CollectiveInfo& InfoLocked(uint64_t number) const {
+    const auto it = running.find(number);
+    return it == running.end() ? newest.info : it->second.info;
+  }
+  // As all ranks say it.
+  std::string PlainNameLocked(uint64_t number) const { return absl::StrCat("#", number, " (", InfoText(InfoLocked(number)), ")"); }
+  std::string NameLocked(uint64_t number) const {
+    const std::string more = describe ? describe(InfoLocked(number)) : std::string();
+    return absl::StrCat("#", number, " (", InfoText(InfoLocked(number)), more.empty() ? "" : absl::StrCat(", ", more), ")");
+  }
+
+  // The oldest that runs is what the rank is in; else the newest that ended.
+  Report OwnLocked() {
+    Report report;
+    report.beat = ++beat;
+    report.running = !running.empty();
+    report.number = report.running ? running.begin()->first : last;
+    const Clock::time_point since = report.running ? running.begin()->second.begin : last_end;
+    report.milliseconds = std::chrono::duration_cast<Milliseconds>(Clock::now() - since).count();
+    report.end = end;
+    report.text = report.number == 0 ? "" : PlainNameLocked(report.number);
+    report.reason = reason;
+    return report;
+  }
+
+  void Publish() {
+    std::string text;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      text = Print(OwnLocked());
+    }
+    store->set(Key(options.rank), std::vector<uint8_t>(text.begin(), text.end()));
+  }
+
+  std::vector<Report> ReadAll() {
+    std::vector<Report> all(options.world_size);
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      if (rank == options.rank || !store->check({Key(rank)})) continue;
+      const std::vector<uint8_t> bytes = store->get(Key(rank));
+      all[rank] = Parse(std::string(bytes.begin(), bytes.end()));
+    }
+    return all;
+  }
+
+  // Reads until everyone was heard of again, or has had the time to be.
+  std::vector<Report> Watch() {
+    const std::vector<Report> first = ReadAll();
+    const Clock::time_point end_of_watch = Clock::now() + kSilentIntervals * options.interval;
+    while (true) {
+      std::this_thread::sleep_for(std::min(options.interval, Milliseconds(100)));
+      Publish();
+      std::vector<Report> all = ReadAll();
+      bool complete = true;
+      for (int rank = 0; rank < options.world_size; ++rank) {
+        all[rank].alive = all[rank].known && all[rank].beat != first[rank].beat;
+        complete = complete && (rank == options.rank || all[rank].alive || !all[rank].end.empty());
+      }
+      if (complete || Clock::now() >= end_of_watch) return all;
+    }
+  }
+
+  void Run() {
+    while (true) {
+      uint64_t want = 0;
+      {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait_for(lock, options.interval, [&] { return stop || wanted > answered; });
+        want = wanted > answered ? wanted : 0;
+      }
+      std::string error;
+      std::vector<Report> read;
+      try {
+        Publish();
+        if (want != 0) read = Watch();
+      } catch (const std::exception& e) {
+        error = ExceptionMessage(e);
+      }
+      std::lock_guard<std::mutex> lock(mutex);
+      store_error = error;
+      if (want != 0) {
+        reports = std::move(read);
+        answered = want;
+        changed.notify_all();
+      }
+      if (stop) {
+        stopped = true;
+        changed.notify_all();
+        return;
+      }
+    }
+  }
+};
+
+std::shared_ptr<GroupMonitor> GroupMonitor::Create(c10::intrusive_ptr<c10d::Store> store, Options options) {
+  auto shared = std::make_shared<Shared>();
+  shared->store = std::move(store);
+  shared->options = std::move(options);
+  // It owns what it uses: a call to the store may never come back.
+  std::thread([shared] { shared->Run(); }).detach();
+  return std::shared_ptr<GroupMonitor>(new GroupMonitor(std::move(shared)));
+}
+
+GroupMonitor::~GroupMonitor() {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  if (shared_->end.empty()) shared_->end = "left";
+  shared_->stop = true;
+  shared_->describe = nullptr;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return shared_->stopped; });
+}
+
+uint64_t GroupMonitor::Begin(const CollectiveInfo& info) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->newest = {info, Clock::now()};
+  shared_->running[++shared_->last] = shared_->newest;
+  return shared_->last;
+}
+
+void GroupMonitor::End(uint64_t number) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->running.erase(number);
+  shared_->last_end = Clock::now();
+}
+
+void GroupMonitor::Fail(uint64_t number, const std::string& why) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (shared_->end.empty()) {
+    shared_->end = "failed";
+    shared_->reason = absl::StrCat(shared_->NameLocked(number), ": ", why);
+  }
+  shared_->running.erase(number);
+  shared_->last_end = Clock::now();
+}
+
+int GroupMonitor::outstanding() const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return static_cast<int>(shared_->running.size());
+}
+
+std::string GroupMonitor::Name(uint64_t number) const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->NameLocked(number);
+}
+
+void GroupMonitor::set_describe(std::function<std::string(const CollectiveInfo&)> describe) {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  shared_->describe = std::move(describe);
+}
+
+std::string GroupMonitor::Diagnose(uint64_t number) {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  const Options& options = shared_->options;
+  if (options.world_size == 1) return "";
+  const uint64_t mine = ++shared_->wanted;
+  shared_->changed.notify_all();
+  const Milliseconds patience = kSilentIntervals * options.interval + Milliseconds(1500);
+  const bool answered = shared_->changed.wait_for(lock, patience, [&] { return shared_->answered >= mine; });
+  if (!answered || !shared_->store_error.empty()) {
+    return absl::StrCat("rank 0's store at ", options.master, options.rank == 0 ? " (this process)" : "",
+                        " doesn't answer: rank 0 has ended, is stopped, or can't be reached");
+  }
+  std::vector<std::string> named;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    if (rank == options.rank) continue;
+    const Report& report = shared_->reports[rank];
+    const std::string at = report.number == 0 ? std::string("it has begun no collective")
+                           : report.running
+                               ? absl::StrCat("it is in ", report.text, " since ", Seconds(static_cast<double>(report.milliseconds)))
+                               : absl::StrCat("it ended ", report.text, " ", Seconds(static_cast<double>(report.milliseconds)), " ago");
+    if (report.end == "left") {
+      named.push_back(absl::StrCat("rank ", rank, " has taken its process group down: ", at));
+    } else if (report.end == "failed") {
+      named.push_back(absl::StrCat("rank ", rank, " failed in ", report.reason));
+    } else if (!report.alive) {
+      named.push_back(absl::StrCat("rank ", rank, " doesn't answer (killed, stopped, ended or cut off)",
+                                   report.known ? absl::StrCat("; at last ", at) : ""));
+    } else if (report.number < number || (report.number == number && !report.running)) {
+      named.push_back(absl::StrCat("rank ", rank, " has not come: ", at));
+    } else if (report.number == number && report.text != shared_->PlainNameLocked(number)) {
+      named.push_back(absl::StrCat("rank ", rank, " runs another collective: ", at));
+    } else if (report.number > number) {
+      named.push_back(absl::StrCat("rank ", rank, " is further: ", at));
+    }
+  }
+  if (named.empty()) return "all ranks are in it; the network between them may be cut, or too slow";
+  const std::size_t more = named.size() > kMaxNamed ? named.size() - kMaxNamed : 0;
+  named.resize(named.size() - more);
+  return absl::StrCat(absl::StrJoin(named, "; "), more > 0 ? absl::StrCat("; and ", more, " more ranks") : "");
+}
+
+}  // namespace ddpopt

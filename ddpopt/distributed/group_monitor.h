@@ -1,0 +1,72 @@
+#ifndef DDPOPT_DISTRIBUTED_GROUP_MONITOR_H_
+#define DDPOPT_DISTRIBUTED_GROUP_MONITOR_H_
+
+// Internal: who is where. Each rank tells the group's store twice a second which collective it is in; when one doesn't end, those who wait
+// read what the others told, and say which ranks have not come, have left, or don't answer.
+//
+//   auto monitor = GroupMonitor::Create(store, {rank, world_size, "host:port"});
+//   const uint64_t number = monitor->Begin({"allreduce", 1024, at::kFloat});
+//   monitor->End(number);
+//   throw ... monitor->Diagnose(number);        // "rank 2 has not come: it ended #16 (barrier) 3.2 s ago"
+//
+// Thread-safe. Collectives are numbered in the order in which they begin, from 1, the same on every rank if these run the same ones.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "c10/core/ScalarType.h"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace ddpopt {
+
+struct CollectiveInfo {
+  std::string operation;
+  int64_t elements = 0;  // of all tensors
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+};
+
+class GroupMonitor {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 1;
+    std::string master;  // host:port of the store, for messages
+    std::chrono::milliseconds interval{500};
+  };
+
+  // `store` is a connection of its own: calls to it may hang. The other ranks must have their monitors on the same one.
+  static std::shared_ptr<GroupMonitor> Create(c10::intrusive_ptr<c10d::Store> store, Options options);
+  // Tells the others that this rank leaves. Bounded, whatever the store does.
+  ~GroupMonitor();
+  GroupMonitor(const GroupMonitor&) = delete;
+  GroupMonitor& operator=(const GroupMonitor&) = delete;
+
+  uint64_t Begin(const CollectiveInfo& info);
+  void End(uint64_t number);
+  // The collective failed on this rank; the others are told.
+  void Fail(uint64_t number, const std::string& why);
+  int outstanding() const;
+  // "#17, allreduce of 1024 Float", with the names that describe() gives.
+  std::string Name(uint64_t number) const;
+  // What else a collective of so many elements is, such as "bucket 2 (fc.weight, fc.bias)"; empty: nothing to say.
+  void set_describe(std::function<std::string(const CollectiveInfo&)> describe);
+
+  // What the others do, seen from this rank's collective `number`. Takes up to about four seconds, in which it watches who is alive.
+  std::string Diagnose(uint64_t number);
+
+ private:
+  struct Shared;
+  explicit GroupMonitor(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  std::shared_ptr<Shared> shared_;  // with the thread that talks to the store
+};
+
+}  // namespace ddpopt
+
+#endif  // DDPOPT_DISTRIBUTED_GROUP_MONITOR_H_
