@@ -1,0 +1,381 @@
+#include "ddpopt/aot/joint_graph.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "ATen/FunctionalTensorWrapper.h"
+#include "ATen/autocast_mode.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty_like.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "c10/core/InferenceMode.h"
+#include "c10/core/impl/LocalDispatchKeySet.h"
+#include "ddpopt/aot/recording_mode.h"
+#include "fake_tensor/fake_tensor_mode.h"
+#include "fx_graph/passes/dead_code.h"
+#include "interpreter/interpreter.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace ddpopt {
+namespace {
+
+namespace functional = at::functionalization::impl;
+using c10::IValue;
+using Output = JointGraph::Output;
+
+// LibTorch's own functionalisation, which stands between autograd and the recording: it turns writes into new values, and remembers which
+// tensors share memory. Its wrapper around a fake is what the piece computes with; the fake inside is what a node stands for.
+class FunctionalGuard {
+ public:
+  FunctionalGuard() : include_(c10::DispatchKey::Functionalize), views_(/*reapply_views=*/true) {}
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard include_;
+  functional::FunctionalizationReapplyViewsGuard views_;
+};
+
+const c10::StorageImpl* MemoryOf(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+at::Tensor Inside(const at::Tensor& wrapper) {
+  functional::sync(wrapper);
+  return functional::from_functional_tensor(wrapper);
+}
+
+at::Tensor WithoutHistory(const at::Tensor& fake) {
+  return at::Tensor(fake.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
+}
+
+struct Primals {
+  std::vector<at::Tensor> fakes;  // without history
+  std::vector<at::Tensor> wrappers;
+  absl::flat_hash_map<const c10::TensorImpl*, int> by_attr;   // of the real tensor
+  absl::flat_hash_map<const c10::TensorImpl*, int> by_input;  // of the fake that was given
+};
+
+// Runs the piece with wrappers in the place of its attributes.
+class PieceRunner : public Interpreter {
+ public:
+  PieceRunner(const fx::GraphModule& module, const Primals& primals) : Interpreter(module), primals_(primals) {}
+
+ protected:
+  IValue RunGetAttr(const fx::Node& node) override {
+    IValue value = Interpreter::RunGetAttr(node);
+    if (!value.isTensor()) return value;
+    return primals_.wrappers[primals_.by_attr.at(value.toTensor().unsafeGetTensorImpl())];
+  }
+  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
+    if (submodule.graph_module == nullptr) return Interpreter::RunSubgraph(submodule, std::move(args));
+    return PieceRunner(*submodule.graph_module, primals_).Run(std::move(args));
+  }
+  IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
+    const fx::GraphModule::Submodule* submodule = module().FindSubmodule(node.path());
+    if (submodule == nullptr || submodule->graph_module == nullptr || !arguments.kwargs().empty()) {
+      return Interpreter::RunCallModule(node, arguments);
+    }
+    return PieceRunner(*submodule->graph_module, primals_).Run(std::move(arguments.args()));
+  }
+
+ private:
+  const Primals& primals_;
+};
+
+// Every tensor attribute that a get_attr node of the module or of a graph nested in it names, in their order.
+void ForEachAttr(const fx::GraphModule& module, const std::string& prefix,
+                 absl::FunctionRef<void(const std::string&, const at::Tensor&)> fn) {
+  for (const fx::Node* node : module.graph().FindNodes(fx::Op::kGetAttr)) {
+    const fx::GraphModule::Attr* attr = module.FindAttr(node->path());
+    if (attr != nullptr && attr->value.isTensor() && attr->value.toTensor().defined())
+      fn(absl::StrCat(prefix, node->path()), attr->value.toTensor());
+  }
+  for (const auto& [path, submodule] : module.submodules()) {
+    if (submodule.graph_module != nullptr) ForEachAttr(*submodule.graph_module, absl::StrCat(prefix, path, "."), fn);
+  }
+}
+
+class Tracer {
+ public:
+  Tracer(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs) : piece_(piece), inputs_(fake_inputs) {}
+
+  absl::StatusOr<JointGraph> Trace() {
+    joint_.module = std::make_shared<fx::GraphModule>();
+    joint_.num_inputs = static_cast<int>(inputs_.size());
+    DDPOPT_RETURN_IF_ERROR(FindMode());
+    recording_ = std::make_shared<RecordingMode>(&joint_.module->graph());
+    DDPOPT_RETURN_IF_ERROR(AddPrimals());
+    {
+      const ModeGuard fakes(mode_);
+      const AutocastCacheOff cache_off;
+      IValue result;
+      std::vector<fx::Argument> results;
+      const ModeGuard record(recording_);
+      const FunctionalGuard functionalize;
+      std::vector<IValue> args = inputs_;
+      for (IValue& arg : args) {
+        if (arg.isTensor() && arg.toTensor().defined()) arg = primals_.wrappers[primals_.by_input.at(arg.toTensor().unsafeGetTensorImpl())];
+      }
+      result = PieceRunner(piece_, primals_).Run(std::move(args));
+      DDPOPT_RETURN_IF_ERROR(DescribeOutputs(result));
+      for (const at::Tensor& value : values_) {
+        results.push_back(recording_->NodeOf(Inside(value), "output"));
+      }
+      joint_.num_values = static_cast<int>(values_.size());
+      DDPOPT_RETURN_IF_ERROR(FindUpdates(&results));
+      joint_.first_backward_id = joint_.module->graph().id_limit();
+      Differentiate(&results);
+      joint_.module->graph().Output(fx::Argument::Tuple(std::move(results)));
+    }
+    recording_->Release();
+    DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*joint_.module).status());
+    DDPOPT_RETURN_IF_ERROR(joint_.module->Lint());
+    return std::move(joint_);
+  }
+
+ private:
+  class AutocastCacheOff {
+   public:
+    AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) { at::autocast::set_autocast_cache_enabled(false); }
+    ~AutocastCacheOff() { at::autocast::set_autocast_cache_enabled(before_); }
+
+   private:
+    bool before_;
+  };
+
+  absl::Status FindMode() {
+    for (const IValue& input : inputs_) {
+      if (!input.isTensor() || !input.toTensor().defined()) continue;
+      FakeTensorMode* mode = ModeOf(input.toTensor());
+      if (mode == nullptr) return absl::InvalidArgumentError("a real tensor among the piece's inputs, where fakes are wanted");
+      if (mode_ != nullptr && mode_.get() != mode) return absl::InvalidArgumentError("the piece's inputs are fakes of different modes");
+      mode_ = mode->shared_from_this();
+    }
+    if (mode_ == nullptr) mode_ = FakeTensorMode::Create();
+    if (c10::InferenceMode::is_enabled()) return absl::UnimplementedError("compiling under inference mode");
+    return absl::OkStatus();
+  }
+
+  absl::Status AddPrimal(const at::Tensor& fake, std::string what, JointGraph::Primal primal) {
+    if (fake.is_inference()) return absl::UnimplementedError(absl::StrCat(what, " is an inference tensor"));
+    if (fake.layout() != at::kStrided) return absl::UnimplementedError(absl::StrCat(what, " is a sparse tensor"));
+    primal.requires_grad = fake.requires_grad() && c10::GradMode::is_enabled();
+    at::Tensor inside = WithoutHistory(fake);
+    at::Tensor wrapper = functional::to_functional_tensor(inside);
+    wrapper.set_requires_grad(primal.requires_grad);
+    recording_->AddPlaceholder(absl::StrCat("primals_", joint_.primals.size() + 1), inside);
+    joint_.primals.push_back(std::move(primal));
+    names_.push_back(std::move(what));
+    primals_.fakes.push_back(std::move(inside));
+    primals_.wrappers.push_back(std::move(wrapper));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddPrimals() {
+    absl::Status status;
+    ForEachAttr(piece_, "", [&](const std::string& path, const at::Tensor& real) {
+      if (!status.ok() || !primals_.by_attr.try_emplace(real.unsafeGetTensorImpl(), static_cast<int>(joint_.primals.size())).second) return;
+      if (real.layout() != at::kStrided) {
+        status = absl::UnimplementedError(absl::StrCat("'", path, "' is a sparse tensor"));
+        return;
+      }
+      JointGraph::Primal primal;
+      primal.attr = real;
+      primal.path = path;
+      status = AddPrimal(mode_->FromReal(real), absl::StrCat("'", path, "'"), std::move(primal));
+    });
+    DDPOPT_RETURN_IF_ERROR(status);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i].isTensor()) {
+        joint_.number_inputs.emplace_back(i, inputs_[i]);
+        continue;
+      }
+      const at::Tensor& fake = inputs_[i].toTensor();
+      if (!fake.defined() || !primals_.by_input.try_emplace(fake.unsafeGetTensorImpl(), static_cast<int>(joint_.primals.size())).second)
+        continue;
+      JointGraph::Primal primal;
+      primal.input = static_cast<int>(i);
+      DDPOPT_RETURN_IF_ERROR(AddPrimal(fake, absl::StrCat("input ", i), std::move(primal)));
+    }
+    return absl::OkStatus();
+  }
+
+  // The value's index; a new one is added.
+  int ValueOf(const at::Tensor& wrapper) {
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      if (values_[i].is_same(wrapper)) return static_cast<int>(i);
+    }
+    values_.push_back(wrapper);
+    return static_cast<int>(values_.size()) - 1;
+  }
+
+  absl::Status DescribeOutputs(const IValue& result) {
+    std::vector<IValue> elements;
+    if (result.isTuple()) {
+      joint_.structure = JointGraph::Structure::kTuple;
+      elements = result.toTupleRef().elements().vec();
+    } else if (result.isList()) {
+      joint_.structure = JointGraph::Structure::kList;
+      for (const IValue& element : result.toListRef()) elements.push_back(element);
+    } else {
+      elements.push_back(result);
+    }
+    // How many of the results share each memory.
+    absl::flat_hash_map<const c10::StorageImpl*, std::vector<at::Tensor>> sharing;
+    for (const IValue& element : elements) {
+      if (!element.isTensor() || !element.toTensor().defined()) continue;
+      auto& peers = sharing[MemoryOf(element.toTensor())];
+      if (std::none_of(peers.begin(), peers.end(), [&](const at::Tensor& peer) { return peer.is_same(element.toTensor()); })) {
+        peers.push_back(element.toTensor());
+      }
+    }
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      absl::StatusOr<Output> output = Describe(elements[i], sharing);
+      if (!output.ok()) return Annotate(output.status(), absl::StrCat("output ", i));
+      joint_.outputs.push_back(*std::move(output));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Output> Describe(const IValue& element,
+                                  const absl::flat_hash_map<const c10::StorageImpl*, std::vector<at::Tensor>>& sharing) {
+    Output output;
+    if (!element.isTensor()) {
+      if (element.isTuple() || element.isList() || element.isGenericDict()) return absl::UnimplementedError("a nested result");
+      output.constant = element;
+      return output;
+    }
+    const at::Tensor& tensor = element.toTensor();
+    if (!tensor.defined()) return output;
+    if (!functional::isFunctionalTensor(tensor)) return absl::UnimplementedError("a tensor that no operator made");
+    for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
+      if (!primals_.wrappers[p].is_same(tensor)) continue;
+      output.kind = Output::Kind::kPrimal;
+      output.index = static_cast<int>(p);
+      return output;
+    }
+    output.requires_grad = tensor.requires_grad();
+    const at::Tensor inside = Inside(tensor);
+    for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
+      if (MemoryOf(primals_.wrappers[p]) != MemoryOf(tensor)) continue;
+      if (MemoryOf(inside) != MemoryOf(primals_.fakes[p])) {
+        return absl::UnimplementedError(absl::StrCat("a view of ", names_[p], ", which the piece writes to"));
+      }
+      if (inside.scalar_type() != primals_.fakes[p].scalar_type() || inside.is_conj() || inside.is_neg()) {
+        return absl::UnimplementedError(absl::StrCat("a view of ", names_[p], " as another dtype"));
+      }
+      output.kind = Output::Kind::kViewOfPrimal;
+      output.index = static_cast<int>(p);
+      SetLayout(inside, primals_.fakes[p], &output);
+      return output;
+    }
+    if (sharing.at(MemoryOf(tensor)).size() == 1) {
+      output.kind = Output::Kind::kValue;
+      output.index = ValueOf(tensor);
+      return output;
+    }
+    // Several results that are views of one value: this value is made, and the views of it when the piece runs.
+    at::Tensor base = tensor;
+    if (tensor.is_view()) base = tensor._base();
+    for (const at::Tensor& peer : sharing.at(MemoryOf(tensor))) {
+      const at::Tensor peer_base = peer.is_view() ? at::Tensor(peer._base()) : peer;
+      if (!peer_base.is_same(base)) return absl::UnimplementedError("shares memory with another result, of which it is no view");
+    }
+    output.index = ValueOf(base);
+    if (base.is_same(tensor)) {
+      output.kind = Output::Kind::kValue;
+      return output;
+    }
+    const at::Tensor base_inside = Inside(base);
+    if (inside.scalar_type() != base_inside.scalar_type() || inside.is_conj() != base_inside.is_conj() ||
+        inside.is_neg() != base_inside.is_neg() || MemoryOf(inside) != MemoryOf(base_inside)) {
+      return absl::UnimplementedError("shares memory with another result as another dtype");
+    }
+    output.kind = Output::Kind::kViewOfValue;
+    SetLayout(inside, base_inside, &output);
+    return output;
+  }
+
+  static void SetLayout(const at::Tensor& view, const at::Tensor& base, Output* output) {
+    output->sizes = view.sizes().vec();
+    output->strides = view.strides().vec();
+    output->offset = view.storage_offset() - base.storage_offset();
+  }
+
+  absl::Status FindUpdates(std::vector<fx::Argument>* results) {
+    for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
+      const at::Tensor& wrapper = primals_.wrappers[p];
+      auto* impl = functional::unsafeGetFunctionalWrapper(wrapper);
+      if (impl->has_metadata_mutation() || impl->was_storage_changed()) {
+        return absl::UnimplementedError(absl::StrCat("changes the shape of ", names_[p]));
+      }
+      if (!impl->has_data_mutation()) continue;
+      if (joint_.primals[p].requires_grad) return absl::UnimplementedError(absl::StrCat("writes to ", names_[p], ", which requires grad"));
+      for (std::size_t q = 0; q < primals_.fakes.size(); ++q) {
+        if (q != p && MemoryOf(primals_.fakes[q]) == MemoryOf(primals_.fakes[p])) {
+          return absl::UnimplementedError(absl::StrCat("writes to ", names_[p], ", which shares memory with ", names_[q]));
+        }
+      }
+      const at::Tensor inside = Inside(wrapper);
+      if (inside.sizes() != primals_.fakes[p].sizes()) return absl::UnimplementedError(absl::StrCat("changes the shape of ", names_[p]));
+      results->push_back(recording_->NodeOf(inside, names_[p]));
+      joint_.updates.push_back(static_cast<int>(p));
+    }
+    return absl::OkStatus();
+  }
+
+  void Differentiate(std::vector<fx::Argument>* results) {
+    torch::autograd::variable_list outputs, tangents, leaves;
+    for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
+      if (!joint_.primals[p].requires_grad) continue;
+      joint_.gradients.push_back(static_cast<int>(p));
+      leaves.push_back(primals_.wrappers[p]);
+    }
+    for (std::size_t v = 0; v < values_.size(); ++v) {
+      if (!values_[v].requires_grad()) continue;
+      at::Tensor tangent;
+      {
+        const c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Functionalize);
+        const DisableModesGuard unrecorded(Mode::Level::kPostAutograd);
+        const ModeGuard fakes(mode_);
+        const at::NoGradGuard no_grad;
+        tangent = at::empty_like(Inside(values_[v]));
+      }
+      recording_->AddPlaceholder(absl::StrCat("tangents_", joint_.tangents.size() + 1), tangent);
+      joint_.tangents.push_back(static_cast<int>(v));
+      outputs.push_back(values_[v]);
+      tangents.push_back(functional::to_functional_tensor(tangent));
+    }
+    torch::autograd::variable_list gradients(leaves.size());
+    if (!leaves.empty() && !outputs.empty()) {
+      gradients = torch::autograd::grad(outputs, leaves, tangents, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
+    }
+    for (const at::Tensor& gradient : gradients) {
+      results->push_back(gradient.defined() ? recording_->NodeOf(Inside(gradient), "a gradient") : fx::Argument());
+    }
+  }
+
+  const fx::GraphModule& piece_;
+  const std::vector<IValue>& inputs_;
+  std::shared_ptr<FakeTensorMode> mode_;
+  std::shared_ptr<RecordingMode> recording_;
+  JointGraph joint_;
+  Primals primals_;
+  std::vector<std::string> names_;  // of primals, in errors
+  std::vector<at::Tensor> values_;  // wrappers
+};
+
+}  // namespace
+
+absl::StatusOr<JointGraph> TraceJointGraph(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs) {
+  absl::StatusOr<JointGraph> joint = CatchAsStatus("tracing forward and backward", [&] { return Tracer(piece, fake_inputs).Trace(); });
+  // What can't be traced can't be compiled, whatever the operator's complaint.
+  if (joint.status().code() == absl::StatusCode::kInternal) return absl::UnimplementedError(joint.status().message());
+  return joint;
+}
+
+}  // namespace ddpopt

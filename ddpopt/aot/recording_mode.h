@@ -1,0 +1,48 @@
+#ifndef DDPOPT_AOT_RECORDING_MODE_H_
+#define DDPOPT_AOT_RECORDING_MODE_H_
+
+// The mode that writes down what autograd has left of a computation: every operator below it, on fakes, as a node. Private to this package;
+// see joint_graph.h.
+
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "fx_graph/graph.h"
+#include "interpreter/mode_stack.h"
+
+namespace ddpopt {
+
+// Lies on the stack above the FakeTensorMode whose fakes it sees. All throw c10::Error.
+class RecordingMode : public Mode {
+ public:
+  explicit RecordingMode(fx::Graph* graph) : graph_(graph) {}
+
+  Level level() const override { return Level::kPostAutograd; }
+  absl::string_view name() const override { return "RecordingMode"; }
+
+  // A placeholder that stands for the fake.
+  fx::Node* AddPlaceholder(absl::string_view name, const at::Tensor& fake);
+  // The node that stands for it; an undefined tensor's is None. Names `what` if there is none.
+  fx::Argument NodeOf(const at::Tensor& fake, absl::string_view what) const;
+
+  void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
+
+  // Lets go of all tensors but those in the nodes' metadata.
+  void Release();
+
+ private:
+  void Remember(fx::Node* node, const at::Tensor& fake);
+  void RecordResult(fx::Node* node, const c10::IValue& result);
+  void RecordElements(fx::Node* node, const std::vector<c10::IValue>& elements);
+  fx::Argument Convert(const c10::IValue& value, absl::string_view op) const;
+
+  fx::Graph* graph_;
+  absl::flat_hash_map<const c10::TensorImpl*, fx::Node*> nodes_;
+  std::vector<at::Tensor> kept_;  // so that an address stays its tensor's
+};
+
+}  // namespace ddpopt
+
+#endif  // DDPOPT_AOT_RECORDING_MODE_H_
