@@ -35,6 +35,7 @@
 #include "ddpopt/ddp/captured_forward.h"
 #include "interpreter/interpreter.h"
 #include "nlohmann/json.hpp"
+#include "testing/exported_json.h"
 #include "testing/models/gpt2.h"
 #include "torch/nn/module.h"
 
@@ -98,76 +99,38 @@ int64_t OperatorNodes(const fx::GraphModule& module) {
   return std::count_if(module.graph().nodes().begin(), module.graph().nodes().end(), [](const fx::Node* node) { return node->is_operator(); });
 }
 
-// {"name": name} under the key `kind`.
-nlohmann::json Named(const char* kind, const std::string& name) { return {{kind, {{"name", name}}}}; }
-
 // The graph as torch.export writes it; its parameters become inputs, as they have no data there.
-std::string ExportedJson(const fx::GraphModule& module, std::vector<at::Tensor>* inputs) {
+std::string ExportedText(const fx::GraphModule& module, std::vector<at::Tensor>* inputs) {
   using nlohmann::json;
-  json nodes = json::array(), tensors = json::object(), names = json::array(), specs = json::array();
-  const auto describe = [&](const fx::Node& node) {
-    const at::Tensor& value = node.meta().val.toTensor();
-    const auto ints = [](at::IntArrayRef values) {
-      json list = json::array();
-      for (const int64_t size : values) list.push_back({{"as_int", size}});
-      return list;
-    };
-    tensors[std::string(node.name())] = {{"dtype", 7},
-                                         {"sizes", ints(value.sizes())},
-                                         {"strides", ints(value.strides())},
-                                         {"requires_grad", false},
-                                         {"device", {{"type", "cpu"}, {"index", nullptr}}},
-                                         {"storage_offset", {{"as_int", 0}}},
-                                         {"layout", 7}};
-  };
+  testing::ExportedJson program;
   const auto argument = [](const fx::Argument& value) -> json {
-    if (value.is_node()) return Named("as_tensor", std::string(value.node()->name()));
-    if (value.kind() == fx::Argument::Kind::kNone) return {{"as_none", true}};
+    if (value.is_node()) return testing::Tensor(std::string(value.node()->name()));
     if (value.kind() == fx::Argument::Kind::kConstant && value.constant().isIntList()) return {{"as_ints", value.constant().toIntVector()}};
-    if (value.kind() == fx::Argument::Kind::kConstant) return {{"as_int", value.constant().toInt()}};
-    json list = json::array();
-    for (const fx::Argument& element : value.elements()) list.push_back(element.constant().toInt());
-    return {{"as_ints", list}};
+    CHECK(value.kind() == fx::Argument::Kind::kConstant && value.constant().isInt());
+    return {{"as_int", value.constant().toInt()}};
   };
-  json output;
   for (const fx::Node* node : module.graph().nodes()) {
     const std::string name(node->name());
     if (node->op() == fx::Op::kOutput) {
-      output = argument(node->args()[0]);
+      program.Output(argument(node->args()[0]));
       continue;
     }
-    describe(*node);
     if (!node->is_operator()) {
       if (node->op() == fx::Op::kGetAttr) inputs->push_back(module.FindAttr(node->path())->value.toTensor());
-      names.push_back(Named("as_tensor", name));
-      specs.push_back({{"user_input", {{"arg", Named("as_tensor", name)}}}});
+      const at::IntArrayRef sizes = node->meta().val.toTensor().sizes();
+      program.Input(name, std::vector<json>(sizes.begin(), sizes.end()));
       continue;
     }
     const c10::OperatorHandle& op = node->operator_handle();
-    json node_inputs = json::array();
-    for (std::size_t i = 0; i < node->args().size(); ++i) {
-      node_inputs.push_back({{"name", op.schema().arguments()[i].name()}, {"arg", argument(node->args()[i])}, {"kind", 1}});
-    }
-    for (const auto& keyword : node->kwargs()) {
-      node_inputs.push_back({{"name", std::string(keyword.first)}, {"arg", argument(keyword.second)}, {"kind", 2}});
-    }
+    std::vector<testing::ExportedJson::Argument> arguments;
+    for (std::size_t i = 0; i < node->args().size(); ++i) arguments.push_back({op.schema().arguments()[i].name(), argument(node->args()[i])});
     const std::string overload = op.operator_name().overload_name.empty() ? "default" : op.operator_name().overload_name;
-    nodes.push_back({{"target", absl::StrCat("torch.ops.aten.", op.operator_name().name.substr(6), ".", overload)},
-                     {"inputs", node_inputs},
-                     {"outputs", {Named("as_tensor", name)}},
-                     {"metadata", json::object()}});
+    program.Call(absl::StrCat("torch.ops.aten.", op.operator_name().name.substr(6), ".", overload), arguments, {testing::Tensor(name)});
   }
-  const json graph = {{"inputs", names},          {"outputs", {output}},  {"nodes", nodes}, {"tensor_values", tensors}, {"sym_int_values", json::object()},
-                      {"sym_bool_values", json::object()}, {"is_single_tensor_return", false}};
-  const json signature = {{"input_specs", specs}, {"output_specs", {{{"user_output", {{"arg", output}}}}}}};
-  return json{{"graph_module", {{"graph", graph}, {"signature", signature}, {"module_call_graph", json::array()}}},
-              {"opset_version", {{"aten", 10}}},
-              {"range_constraints", json::object()},
-              {"schema_version", {{"major", 8}, {"minor", 0}}}}
-      .dump();
+  return program.Text();
 }
 
-// `forward` reads the parameters of `module`. `chain`: made of at:: calls with a graph that ExportedJson can write.
+// `forward` reads the parameters of `module`. `chain`: made of at:: calls with a graph that ExportedText can write.
 Case MakeCase(const std::string& name, bool grad, const std::shared_ptr<torch::nn::Module>& module, const std::vector<at::Tensor>& inputs, const Forward& forward,
               bool chain) {
   Case result;
@@ -183,7 +146,7 @@ Case MakeCase(const std::string& name, bool grad, const std::shared_ptr<torch::n
   result.ways.push_back({"graph", [graph = traced->module, values] { return CallGraphModule(*graph, values).toTensor(); }});
   if (chain) {
     std::vector<at::Tensor> all = inputs;
-    const auto program = ParseExportedProgram(ExportedJson(*traced->module, &all));
+    const auto program = ParseExportedProgram(ExportedText(*traced->module, &all));
     CHECK(program.ok()) << program.status();
     CHECK_EQ(OperatorNodes(*(*program)->module()), result.nodes);
     result.ways.push_back({"exported", [program = *program, all = std::vector<c10::IValue>(all.begin(), all.end())] {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
-#include <optional>
 #include <utility>
 
 #include "ATen/core/Dict.h"
@@ -13,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "interpreter/call_operator.h"
-#include "interpreter/cond_operands.h"
 #include "interpreter/get_item.h"
+#include "interpreter/higher_order.h"
 #include "interpreter/mode_scopes.h"
 #include "interpreter/plan.h"
 #include "interpreter/scalar_functions.h"
@@ -42,45 +40,6 @@ std::string Context(const fx::Node& node) {
   }
   if (!meta.stack_trace.empty()) absl::StrAppend(&text, "\nOriginal traceback:\n", meta.stack_trace);
   return text;
-}
-
-// The elements of a tuple or list given as one argument.
-Interpreter::Values Elements(const char* what, const IValue& value) {
-  if (value.isTuple()) return value.toTupleRef().elements().vec();
-  TORCH_CHECK(value.isList(), what, " must be a tuple or list, not ", value.tagKind());
-  return value.toListRef().vec();
-}
-
-bool Truth(const char* what, const IValue& value) {
-  if (value.isBool()) return value.toBool();
-  if (value.isInt()) return value.toInt() != 0;
-  if (value.isDouble()) return value.toDouble() != 0;
-  TORCH_CHECK(value.isTensor() && value.toTensor().defined(), what, " must be a bool, a number or a tensor, not ", value.tagKind());
-  const at::Tensor& tensor = value.toTensor();
-  TORCH_CHECK(tensor.numel() == 1, what, " must be a tensor of one element, not of ", tensor.numel());
-  return tensor.item().to<bool>();
-}
-
-enum class HigherOrder { kCond, kWhileLoop, kSetGradEnabled, kAutocast, kWrap, kInvokeSubgraph, kStrictMode, kHintsWrapper };
-
-// The higher-order operators that are executed.
-std::optional<HigherOrder> HigherOrderOf(absl::string_view name) {
-  static const auto* known = new absl::flat_hash_map<absl::string_view, HigherOrder>{
-      {"cond", HigherOrder::kCond},
-      {"while_loop", HigherOrder::kWhileLoop},
-      {"wrap_with_set_grad_enabled", HigherOrder::kSetGradEnabled},
-      {"wrap_with_autocast", HigherOrder::kAutocast},
-      {"wrap", HigherOrder::kWrap},
-      {"wrap_activation_checkpoint", HigherOrder::kWrap},
-      {"tag_activation_checkpoint", HigherOrder::kWrap},
-      {"checkpoint", HigherOrder::kWrap},
-      {"invoke_subgraph", HigherOrder::kInvokeSubgraph},
-      {"strict_mode", HigherOrder::kStrictMode},
-      {"hints_wrapper", HigherOrder::kHintsWrapper},
-  };
-  absl::ConsumePrefix(&name, "torch.ops.higher_order.");
-  const auto found = known->find(name);
-  return found == known->end() ? std::nullopt : std::make_optional(found->second);
 }
 
 // For an argument that the schema wants to be Tensor[]: the list, without a detour over a generic one. None if an element is no tensor.
@@ -360,85 +319,6 @@ IValue Interpreter::RunCallFunction(const fx::Node& node, Arguments& arguments) 
   TORCH_CHECK(false, "cannot execute the opaque target '", fx::TargetToString(node.target()), "'");
 }
 
-IValue Interpreter::RunCond(const IValue& predicate, const Submodule& on_true, const Submodule& on_false, Values operands) {
-  return RunSubgraph(Truth("cond: the predicate", predicate) ? on_true : on_false, std::move(operands));
-}
-
-IValue Interpreter::RunSubgraph(const Submodule& submodule, Values args) { return CallSubmodule(submodule, std::move(args)); }
-
-IValue Interpreter::RunHigherOrder(const std::string& target, Arguments& arguments) {
-  const std::optional<HigherOrder> known = HigherOrderOf(target);
-  TORCH_CHECK(known.has_value(), "cannot execute the higher-order target '", target, "'");
-  Values& args = arguments.args();
-  const auto at_least = [&](std::size_t count) {
-    TORCH_CHECK(args.size() >= count, target, ": takes at least ", count, " positional arguments, not ", args.size());
-  };
-  const auto no_keywords = [&] {
-    TORCH_CHECK(arguments.kwargs().empty(), target, ": keyword argument '", arguments.kwargs().front().first, "' is not supported");
-  };
-  const auto rest = [&](std::size_t from) {
-    return Values(std::make_move_iterator(args.begin() + from), std::make_move_iterator(args.end()));
-  };
-
-  switch (*known) {
-    case HigherOrder::kCond: {
-      no_keywords();
-      at_least(4);
-      Values operands = Elements("cond: the operands", args[3]);
-      args[3] = IValue();
-      return RunCond(args[0], SubmoduleOf(args[1]), SubmoduleOf(args[2]), TieOperands(std::move(operands)));
-    }
-    case HigherOrder::kWhileLoop: {
-      no_keywords();
-      at_least(3);
-      const Submodule condition = SubmoduleOf(args[0]), body = SubmoduleOf(args[1]);
-      Values carried = Elements("while_loop: the carried inputs", args[2]);
-      const Values additional = args.size() > 3 ? Elements("while_loop: the additional inputs", args[3]) : Values();
-      args.clear();
-      const auto with_additional = [&] {
-        Values all = carried;
-        all.insert(all.end(), additional.begin(), additional.end());
-        return all;
-      };
-      while (Truth("while_loop: the condition", RunSubgraph(condition, with_additional()))) {
-        carried = Elements("while_loop: what the body returns", RunSubgraph(body, with_additional()));
-      }
-      return c10::ivalue::Tuple::create(std::move(carried));
-    }
-    case HigherOrder::kSetGradEnabled: {
-      no_keywords();
-      at_least(2);
-      ModeScopes scope;
-      scope.Run(ModeScopes::Function::kSetGradEnabled, {args[0]});
-      return RunSubgraph(SubmoduleOf(args[1]), rest(2));
-    }
-    case HigherOrder::kAutocast: {
-      no_keywords();
-      at_least(5);
-      ModeScopes scope;
-      scope.Run(ModeScopes::Function::kEnterAutocast, {args[0], args[1], args[2], args[3]});
-      return RunSubgraph(SubmoduleOf(args[4]), rest(5));
-    }
-    case HigherOrder::kWrap:
-      // Their keyword arguments say how to recompute, not what.
-      at_least(1);
-      return RunSubgraph(SubmoduleOf(args[0]), rest(1));
-    case HigherOrder::kInvokeSubgraph:
-      no_keywords();
-      at_least(2);
-      return RunSubgraph(SubmoduleOf(args[0]), rest(2));
-    case HigherOrder::kStrictMode:
-      at_least(2);
-      return RunSubgraph(SubmoduleOf(args[0]), Elements("strict_mode: the operands", args[1]));
-    case HigherOrder::kHintsWrapper:
-      at_least(2);
-      TORCH_CHECK(args.size() == 2 || (args[2].isGenericDict() && args[2].toGenericDict().empty()),
-                  "hints_wrapper: keyword arguments for the graph are not supported");
-      return RunSubgraph(SubmoduleOf(args[0]), Elements("hints_wrapper: the arguments", args[1]));
-  }
-  return IValue();
-}
-
 IValue Interpreter::RunCallMethod(const fx::Node& node, Arguments& /*arguments*/) {
   TORCH_CHECK(false, "cannot execute the method target '", fx::TargetToString(node.target()), "'");
 }
@@ -540,7 +420,7 @@ bool CanExecute(const fx::Node& node) {
     return numbers;
   }
   const auto* higher_order = std::get_if<fx::HigherOrderTarget>(&node.target());
-  return higher_order == nullptr || HigherOrderOf(higher_order->name).has_value();
+  return higher_order == nullptr || CanCallHigherOrder(higher_order->name);
 }
 
 IValue CallGraphModule(const fx::GraphModule& module, std::vector<IValue> args) { return Interpreter(module).Run(std::move(args)); }

@@ -14,9 +14,9 @@
 //   };
 //
 // What is executed: operators; get_attr; call_module of graphs and callables; operator.getitem; torch's functions for grad mode, autocast and inference
-// mode, whose effect ends with the run at the latest, even if it throws; higher-order operators that call nested graphs (cond, while_loop, wrap,
-// wrap_with_set_grad_enabled, wrap_with_autocast, checkpoints (as plain calls: nothing is recomputed), invoke_subgraph, strict_mode, hints_wrapper).
-// Other opaque targets and methods are refused by name.
+// mode, whose effect ends with the run at the latest, even if it throws; higher-order operators that call nested graphs (cond; while_loop, map, scan and
+// associative_scan, step by step; wrap, wrap_with_set_grad_enabled, wrap_with_autocast; checkpoints, as plain calls: nothing is recomputed;
+// invoke_subgraph, strict_mode, hints_wrapper). Other opaque targets and methods are refused by name.
 //
 // Throws c10::Error whose message keeps the original one and adds "While executing %node ..." for each graph on the way, with the module path and the stack
 // trace that the node knows of. One object runs on one thread at a time; several may share a GraphModule. What is worked out about a graph

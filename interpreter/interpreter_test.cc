@@ -605,6 +605,58 @@ TEST_F(HigherOrderTest, WhileLoopCarriesItsValues) {
   EXPECT_EQ(Run({at::full({}, 9), at::full({}, 6)}).item<float>(), 9);
 }
 
+TEST_F(HigherOrderTest, MapCallsItsGraphOnEachSlice) {
+  auto body = std::make_shared<fx::GraphModule>();
+  fx::Node* row = body->graph().Placeholder("row");
+  fx::Node* w = body->graph().Placeholder("w");
+  fx::Node* product = body->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {row, w});
+  body->graph().Output(Argument::Tuple({product, body->graph().CallFunction(FindOperator("aten::sum"), {product})}));
+  ASSERT_TRUE(gm_.AddSubmodule("body", {body, nullptr}).ok());
+  fx::Node* x = g_.Placeholder("x");
+  fx::Node* factor = g_.Placeholder("w");
+  fx::Node* map = Call("torch.ops.higher_order.map_impl", {g_.GetAttr("body"), Argument::List({x}), Argument::List({factor})});
+  g_.Output(Argument::Tuple({GetItem(g_, map, 0), GetItem(g_, map, 1)}));
+  const at::Tensor input = at::arange(6, at::kFloat).view({3, 2}), weight = at::arange(2, at::kFloat).requires_grad_();
+  const auto result = Interpreter(gm_).Run({input, weight}).toTupleRef().elements().vec();
+  EXPECT_TRUE(at::equal(result[0].toTensor(), input * weight));
+  EXPECT_TRUE(at::equal(result[1].toTensor(), (input * weight).sum(1)));
+  result[1].toTensor().sum().backward();
+  EXPECT_TRUE(at::equal(weight.grad(), input.sum(0)));
+  EXPECT_THAT(ErrorOf([&] { Run({at::ones({0, 2}), weight}); }), HasSubstr("hold nothing"));
+}
+
+// carry = carry * 2 + x, y = carry; of [3] from 1: 2 + x0, ...
+TEST_F(HigherOrderTest, ScanCarriesAndStacks) {
+  auto body = std::make_shared<fx::GraphModule>();
+  fx::Node* carry = body->graph().Placeholder("carry");
+  fx::Node* x = body->graph().Placeholder("x");
+  fx::Node* factor = body->graph().Placeholder("factor");
+  fx::Node* next = body->graph().CallFunction(FindOperator("aten::add", "Tensor"),
+                                              {body->graph().CallFunction(FindOperator("aten::mul", "Tensor"), {carry, factor}), x});
+  body->graph().Output(Argument::Tuple({next, body->graph().CallFunction(FindOperator("aten::neg"), {next})}));
+  ASSERT_TRUE(gm_.AddSubmodule("body", {body, nullptr}).ok());
+  fx::Node* init = g_.Placeholder("init");
+  fx::Node* xs = g_.Placeholder("xs");
+  fx::Node* two = g_.Placeholder("two");
+  fx::Node* scan = Call("scan", {g_.GetAttr("body"), Argument::List({init}), Argument::List({xs}), Argument::Tuple({two})});
+  g_.Output(Argument::Tuple({GetItem(g_, scan, 0), GetItem(g_, scan, 1)}));
+  const auto result = Interpreter(gm_).Run({at::ones({}), at::arange(3, at::kFloat), at::full({}, 2.0)}).toTupleRef().elements().vec();
+  EXPECT_EQ(result[0].toTensor().item<float>(), 12);  // ((1 * 2 + 0) * 2 + 1) * 2 + 2
+  EXPECT_TRUE(at::equal(result[1].toTensor(), at::stack({at::full({}, -2.0), at::full({}, -5.0), at::full({}, -12.0)})));
+}
+
+TEST_F(HigherOrderTest, AssociativeScanIsARunningCombination) {
+  auto body = std::make_shared<fx::GraphModule>();
+  fx::Node* a = body->graph().Placeholder("a");
+  fx::Node* b = body->graph().Placeholder("b");
+  body->graph().Output(Argument::Tuple({body->graph().CallFunction(FindOperator("aten::add", "Tensor"), {a, b})}));
+  ASSERT_TRUE(gm_.AddSubmodule("body", {body, nullptr}).ok());
+  fx::Node* xs = g_.Placeholder("xs");
+  g_.Output(Call("associative_scan", {g_.GetAttr("body"), Argument::List({xs}), Argument::Tuple({})}));
+  const at::Tensor input = at::arange(8, at::kFloat).view({4, 2});
+  EXPECT_TRUE(at::equal(Run({input}), at::cumsum(input, 0)));
+}
+
 TEST_F(HigherOrderTest, WrappersCallTheirGraphInTheirMode) {
   auto mm = std::make_shared<fx::GraphModule>();
   fx::Node* a = mm->graph().Placeholder("a");

@@ -155,6 +155,11 @@ IValue Sqrt(const char* name, const std::vector<IValue>& args) {
   TORCH_CHECK(Float(args[0]) >= 0, name, ": of a negative number");
   return std::sqrt(Float(args[0]));
 }
+// torch._sym_cos and the like, of floats.
+template <double (*fn)(double)>
+IValue OfFloat(const char*, const std::vector<IValue>& args) {
+  return fn(Float(args[0]));
+}
 IValue Max(const char*, const std::vector<IValue>& args) {
   const IValue* result = &args[0];
   for (const IValue& value : args) result = Compare({value, *result}) == 1 ? &value : result;
@@ -186,6 +191,10 @@ constexpr ScalarFunction kFunctions[] = {
     {"torch.sym_int", 1, 1, Trunc},     {"torch.sym_float", 1, 1, ToFloat},  {"torch.sym_not", 1, 1, Not},       {"torch.sym_max", 2, kAny, Max},
     {"torch.sym_min", 2, kAny, Min},    {"torch.sym_sum", 1, kAny, Sum},     {"torch.sym_ite", 3, 3, Choose},    {"torch.sym_sqrt", 1, 1, Sqrt},
     {"torch._sym_sqrt", 1, 1, Sqrt},    {"builtins.round", 1, 2, Round},     {"builtins.max", 2, kAny, Max},     {"builtins.min", 2, kAny, Min},
+    {"torch._sym_cos", 1, 1, OfFloat<std::cos>},   {"torch._sym_cosh", 1, 1, OfFloat<std::cosh>}, {"torch._sym_acos", 1, 1, OfFloat<std::acos>},
+    {"torch._sym_sin", 1, 1, OfFloat<std::sin>},   {"torch._sym_sinh", 1, 1, OfFloat<std::sinh>}, {"torch._sym_asin", 1, 1, OfFloat<std::asin>},
+    {"torch._sym_tan", 1, 1, OfFloat<std::tan>},   {"torch._sym_tanh", 1, 1, OfFloat<std::tanh>}, {"torch._sym_atan", 1, 1, OfFloat<std::atan>},
+    {"torch._sym_log2", 1, 1, OfFloat<std::log2>},
     {"builtins.abs", 1, 1, Abs},        {"builtins.int", 1, 1, Trunc},       {"builtins.float", 1, 1, ToFloat},  {"builtins.bool", 1, 1, ToBool},
 };
 

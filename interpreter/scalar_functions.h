@@ -1,8 +1,8 @@
 #ifndef DDPOPT_INTERPRETER_SCALAR_FUNCTIONS_H_
 #define DDPOPT_INTERPRETER_SCALAR_FUNCTIONS_H_
 
-// Python's functions on numbers, by which exported graphs compute with sizes: operator.floordiv, operator.ge, math.ceil, torch.sym_max, ... Private to this
-// package.
+// Python's functions on numbers, by which exported graphs compute with sizes: operator.floordiv, operator.ge, math.ceil, torch.sym_max, ... Private to the
+// repository.
 //
 //   if (const ScalarFunction* function = FindScalarFunction("operator.floordiv")) result = CallScalarFunction(*function, {7, 2});   // 3
 

@@ -86,6 +86,7 @@ void PrintInterface(const ExportedProgram& program) {
   for (const auto& [symbol, range] : program.symbol_ranges()) {
     std::printf("  %s: %s to %s\n", symbol.c_str(), range.min.has_value() ? absl::StrCat(*range.min).c_str() : "-", range.max.has_value() ? absl::StrCat(*range.max).c_str() : "-");
   }
+  for (const std::string& guard : program.guards()) std::printf("  needs %s\n", guard.c_str());
   std::printf("outputs %s\n", program.out_tree().ToString().c_str());
   const auto list = [](const char* what, const std::vector<std::string>& names) {
     if (!names.empty()) std::printf("%s %s\n", what, absl::StrJoin(names, ", ").c_str());
@@ -267,6 +268,7 @@ nlohmann::ordered_json Report(const ExportedProgram& program, const Costs* costs
     if (range.min.has_value()) bounds[0] = *range.min;
     if (range.max.has_value()) bounds[1] = *range.max;
   }
+  report["guards"] = program.guards();
   const auto tensors = [&](const char* key, const auto& entries) {
     report[key] = nlohmann::ordered_json::array();
     for (const auto& entry : entries) {

@@ -46,17 +46,20 @@ std::string RangeText(const SymbolRange& range) {
   return absl::StrCat("between ", *range.min, " and ", *range.max);
 }
 
-// The value of the one symbol of an expression that is linear in it; an error if there is none.
+// The value of the one symbol of an expression that is linear in it. Errors: NotFound if it isn't, InvalidArgument if no value fits.
 absl::StatusOr<int64_t> Solve(const SymExpr& expr, const std::string& symbol, int64_t wanted, SymbolValues values) {
+  if (!expr.IsPolynomial()) return absl::NotFoundError("no equation that can be solved");
   const auto at = [&](int64_t value) {
     values[symbol] = value;
     return expr.EvaluateInt(values);
   };
-  // Two points of which the expression is an integer: it may have a denominator.
+  // Points of which the expression is an integer: it may have a denominator.
   constexpr int64_t kStep = 2520;  // a multiple of 1 to 10
   DDPOPT_ASSIGN_OR_RETURN(const int64_t first, at(kStep));
   DDPOPT_ASSIGN_OR_RETURN(const int64_t second, at(2 * kStep));
+  DDPOPT_ASSIGN_OR_RETURN(const int64_t third, at(3 * kStep));
   const __int128 slope = static_cast<__int128>(second) - first;
+  if (static_cast<__int128>(third) - second != slope) return absl::NotFoundError("no linear equation");
   if (slope == 0) return absl::InvalidArgumentError("no value fits");
   const __int128 numerator = (static_cast<__int128>(wanted) - first) * kStep;
   if (numerator % slope != 0) return absl::InvalidArgumentError("no value fits");
@@ -100,6 +103,7 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
           return absl::InvalidArgumentError(absl::StrCat(name, " must be a tensor, not ", ValueText(value)));
         }
         const at::Tensor& tensor = value.toTensor();
+        if (tensor.layout() != c10::kStrided) return absl::InvalidArgumentError(absl::StrCat(name, " must be a dense tensor, not one of layout ", c10::str(tensor.layout())));
         if (tensor.scalar_type() != input.dtype) {
           return absl::InvalidArgumentError(absl::StrCat(name, " has dtype ", c10::toString(tensor.scalar_type()), ", but the program was exported for ", c10::toString(input.dtype)));
         }
@@ -135,6 +139,7 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
       }
       if (unknown.size() != 1) continue;
       const absl::StatusOr<int64_t> value = Solve(*size.expr, unknown[0], size.value, values);
+      if (absl::IsNotFound(value.status())) continue;  // perhaps another size tells
       if (!value.ok()) {
         return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must be ", size.expr->ToString(), " for a whole ", unknown[0]));
       }
@@ -163,10 +168,46 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
       return absl::InvalidArgumentError(absl::StrCat(bound_by[symbol], " makes ", symbol, " = ", value, ", which must be ", RangeText(range)));
     }
   }
+  DDPOPT_RETURN_IF_ERROR(CheckGuards(inputs));
   return values;
 }
 
+absl::Status ExportedProgram::CheckGuards(absl::Span<const IValue> inputs) const {
+  DDPOPT_RETURN_IF_ERROR(guards_status_);
+  using Place = pt2::Guard::Place;
+  for (const pt2::Guard& guard : understood_guards_) {
+    std::vector<std::string> seen;
+    const absl::StatusOr<bool> holds = guard.Holds([&](const Place& place) -> absl::StatusOr<IValue> {
+      const std::size_t index = input_paths_.at(place.input);
+      const IValue& value = inputs[index];
+      if (place.what == Place::What::kValue) {
+        if (!value.isInt() && !value.isDouble() && !value.isBool()) return absl::UnimplementedError(absl::StrCat("guard \"", guard.text(), "\" of a ", value.tagKind()));
+        seen.push_back(absl::StrCat("input \"", inputs_[index].name, "\" is ", ValueText(value)));
+        return value;
+      }
+      if (!value.isTensor()) return absl::UnimplementedError(absl::StrCat("guard \"", guard.text(), "\": L", place.input, " is no tensor"));
+      const at::Tensor& tensor = value.toTensor();
+      if (place.what == Place::What::kDim) return IValue(tensor.dim());
+      if (place.what == Place::What::kNumel) return IValue(tensor.numel());
+      if (place.what == Place::What::kStorageOffset) return IValue(tensor.storage_offset());
+      const int64_t dim = place.index < 0 ? place.index + tensor.dim() : place.index;
+      if (dim < 0 || dim >= tensor.dim()) return absl::InvalidArgumentError(absl::StrCat("guard \"", guard.text(), "\": there is no dimension ", place.index));
+      const bool size = place.what == Place::What::kSize;
+      const int64_t number = size ? tensor.size(dim) : tensor.stride(dim);
+      seen.push_back(absl::StrCat(size ? "" : "the stride of ", "input \"", inputs_[index].name, "\", dimension ", dim, ", is ", number));
+      return IValue(number);
+    });
+    if (!holds.ok() && holds.status().code() != absl::StatusCode::kOutOfRange) return holds.status();
+    if (!holds.ok() || !*holds) {
+      return absl::InvalidArgumentError(absl::StrCat("the program was exported for inputs with ", guard.text(), ", but ", absl::StrJoin(seen, " and "),
+                                                     holds.ok() ? "" : absl::StrCat(" (", holds.status().message(), ")")));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ExportedProgram::CheckExecutable() const {
+  DDPOPT_RETURN_IF_ERROR(guards_status_);
   std::vector<const fx::GraphModule*> modules = {module_.get()};
   for (std::size_t i = 0; i < modules.size(); ++i) {
     for (const Node* node : modules[i]->graph().nodes()) {

@@ -34,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "ddpopt/capture/pt2/guard.h"
 #include "ddpopt/capture/pt2/sym_expr.h"
 #include "ddpopt/capture/pt2/tree_spec.h"
 #include "fx_graph/graph_module.h"
@@ -88,12 +89,15 @@ class ExportedProgram {
   const TreeSpec& in_tree() const { return in_tree_; }    // ((args...), {kwargs})
   const TreeSpec& out_tree() const { return out_tree_; }
   const std::map<std::string, SymbolRange>& symbol_ranges() const { return symbol_ranges_; }
+  // Conditions on the inputs beside ranges and equalities, in Python: "L['x'].size()[0] % 2 == 0".
+  const std::vector<std::string>& guards() const { return guards_; }
   const std::string& torch_version() const { return torch_version_; }
 
   // The values of the symbols for these flat inputs. Error: InvalidArgument naming input, dimension, value and what is allowed: another number of
-  // inputs, dtype or size, a size outside its range or against an equality, another value of a fixed input.
+  // inputs, dtype or size, a size outside its range or against an equality, another value of a fixed input, a guard that doesn't hold. Unimplemented: a
+  // guard that is not understood.
   absl::StatusOr<pt2::SymbolValues> BindInputs(absl::Span<const c10::IValue> inputs) const;
-  // OK if every node can be executed; else Unimplemented naming the first that can't.
+  // OK if every node can be executed and every guard is understood; else Unimplemented naming the first that can't or isn't.
   absl::Status CheckExecutable() const;
   // OK if every parameter, buffer and constant has data.
   absl::Status CheckData() const;
@@ -114,6 +118,7 @@ class ExportedProgram {
   friend class pt2::ProgramReader;
   // Placeholders and get_attr nodes whose memory is written.
   std::set<const fx::Node*> Written() const;
+  absl::Status CheckGuards(absl::Span<const c10::IValue> inputs) const;
 
   std::shared_ptr<fx::GraphModule> module_;
   std::vector<NamedTensor> parameters_;
@@ -124,6 +129,10 @@ class ExportedProgram {
   TreeSpec in_tree_;
   TreeSpec out_tree_;
   std::map<std::string, SymbolRange> symbol_ranges_;
+  std::vector<std::string> guards_;
+  std::vector<pt2::Guard> understood_guards_;
+  absl::Status guards_status_;                        // of the first that is not understood
+  std::map<std::string, std::size_t> input_paths_;    // as guards name inputs: "['d']['k'][0]"
   std::string torch_version_;
   bool single_output_ = false;
 };

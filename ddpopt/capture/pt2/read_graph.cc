@@ -1,5 +1,6 @@
 #include "ddpopt/capture/pt2/read_graph.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -469,13 +470,9 @@ absl::Status GraphReader::ReadNode(const JsonView& view) {
       kwargs.emplace_back(name, std::move(argument));
     }
   }
-  if (op != nullptr) {
-    for (const auto& keyword : kwargs) {
-      if (fx::DeclaredArgument(op->op.schema(), absl::string_view(keyword.first)) == nullptr) {
-        return inputs.Error(target_text, " has no argument \"", std::string(keyword.first), "\"");
-      }
-    }
-  }
+  // An operator of another version: known by name, and refused when it is to be run.
+  const auto declared = [&](const auto& keyword) { return fx::DeclaredArgument(op->op.schema(), absl::string_view(keyword.first)) != nullptr; };
+  if (op != nullptr && !std::all_of(kwargs.begin(), kwargs.end(), declared)) target = fx::OpaqueTarget{target_text};
   fx::FitToSchema(target, &args, &kwargs);
 
   std::string name;

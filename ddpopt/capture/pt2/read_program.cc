@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "ATen/core/dispatch/Dispatcher.h"
@@ -14,8 +15,10 @@
 #include "base/status.h"
 #include "ddpopt/capture/pt2/archive.h"
 #include "ddpopt/capture/pt2/exported_program.h"
+#include "ddpopt/capture/pt2/guard.h"
 #include "ddpopt/capture/pt2/read_graph.h"
 #include "ddpopt/capture/pt2/schema.h"
+#include "fx_graph/passes/effects.h"
 #include "fx_graph/tensor_meta.h"
 #include "fx_graph/text/json_view.h"
 
@@ -180,7 +183,10 @@ class ProgramReader {
     DDPOPT_RETURN_IF_ERROR(ReadRanges(root));
     if (HasValue(root, "guards_code")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView guards, root.Array("guards_code"));
-      for (std::size_t i = 0; i < guards.size(); ++i) DDPOPT_RETURN_IF_ERROR(guards[i].AsString().status());
+      for (std::size_t i = 0; i < guards.size(); ++i) {
+        DDPOPT_ASSIGN_OR_RETURN(std::string text, guards[i].AsString());
+        program_->guards_.push_back(std::move(text));
+      }
     }
 
     DDPOPT_ASSIGN_OR_RETURN(const JsonView graph_module, root.Object("graph_module"));
@@ -199,7 +205,56 @@ class ProgramReader {
     DDPOPT_ASSIGN_OR_RETURN(const JsonView nodes, graph.Array("nodes"));
     DDPOPT_RETURN_IF_ERROR(reader.ReadNodes(nodes));
     DDPOPT_RETURN_IF_ERROR(ReadOutputs(graph, output_specs, &reader));
-    return ReadTrees(graph_module);
+    DDPOPT_RETURN_IF_ERROR(ReadTrees(graph_module));
+    ParseGuards();
+    return absl::OkStatus();
+  }
+
+  // What isn't understood is refused when the program is to be run.
+  void ParseGuards() {
+    for (const std::string& text : program_->guards_) {
+      absl::StatusOr<Guard> guard = Guard::Parse(text);
+      absl::Status status = guard.status();
+      if (guard.ok()) {
+        for (const Guard::Place& place : guard->Places()) {
+          if (!program_->input_paths_.contains(place.input)) {
+            status.Update(absl::UnimplementedError(absl::StrCat("guard \"", text, "\": the program has no input L", place.input)));
+          }
+        }
+      }
+      if (status.ok()) {
+        program_->understood_guards_.push_back(*std::move(guard));
+      } else {
+        program_->guards_status_.Update(absl::UnimplementedError(absl::StrCat("guards_code: ", status.message())));
+      }
+    }
+  }
+
+  // How guards name the leaves of the inputs' tree: by the names of forward's arguments, and the keys within.
+  void NameInputs(const std::vector<std::string>& argument_names) {
+    std::size_t leaf = 0;
+    const auto name = [&](const auto& self, const TreeSpec& spec, const std::string& path) -> void {
+      if (spec.kind == TreeSpec::Kind::kLeaf) {
+        program_->input_paths_.emplace(path, leaf++);
+        return;
+      }
+      for (std::size_t i = 0; i < spec.children.size(); ++i) {
+        std::string key = absl::StrCat("[", i, "]");
+        if (spec.kind == TreeSpec::Kind::kDict) {
+          const IValue& of = spec.keys[i];
+          key = of.isString() ? absl::StrCat("['", of.toStringRef(), "']") : of.isBool() ? (of.toBool() ? "[True]" : "[False]") : absl::StrCat("[", of.toInt(), "]");
+        }
+        self(self, spec.children[i], absl::StrCat(path, key));
+      }
+    };
+    const TreeSpec& args = program_->in_tree_.children[0];
+    for (std::size_t i = 0; i < args.children.size(); ++i) {
+      // What forward takes by *args has no names of its own.
+      name(name, args.children[i], i < argument_names.size() ? absl::StrCat("['", argument_names[i], "']") : absl::StrCat("['args'][", i - argument_names.size(), "]"));
+    }
+    name(name, program_->in_tree_.children[1], "");
+    // Without such names, those of the placeholders, which are forward's where arguments don't nest.
+    for (std::size_t i = 0; i < program_->inputs_.size(); ++i) program_->input_paths_.emplace(absl::StrCat("['", program_->inputs_[i].name, "']"), i);
   }
 
   absl::Status ReadRanges(const JsonView& root) {
@@ -411,18 +466,47 @@ class ProgramReader {
       if (!value.is_node()) return outputs[i].Expected("a tensor");
       writes.emplace_back(target, value.node());
     }
-    for (const auto& [target, value] : writes) KeepOldValue(target);
+    const std::set<const Node*> returned = ReturnedMemory();
+    for (const auto& [target, value] : writes) KeepOldValue(target, returned.contains(target));
+    // A result that is the new value is the buffer or input itself, as in Python.
+    std::map<const Node*, Node*> copies;
     for (const auto& [target, value] : writes) {
       Node* copy = fx_graph.CallFunction(CopyOperator(), {target, value});
       copy->meta().val = target->meta().val;
+      copies[value] = copy;
+    }
+    for (Argument& result : results_) {
+      if (const auto copy = copies.find(result.node()); result.is_node() && copy != copies.end()) result = Argument(copy->second);
     }
     return absl::OkStatus();
   }
 
-  // What reads a buffer or an input before its new value is written back may need the old one in backward: it gets a copy. (Python's module leaves the
-  // memory to autograd, which then refuses the backward.)
-  void KeepOldValue(Node* target) {
-    if (!target->meta().val.isTensor() || !c10::isFloatingType(target->meta().val.toTensor().scalar_type()) || target->users().empty()) return;
+  // Placeholders and get_attr nodes whose memory a result shows.
+  std::set<const Node*> ReturnedMemory() const {
+    fx::Effects effects(*program_->module_);
+    std::map<const Node*, std::set<const Node*>> roots;
+    for (Node* node : program_->module_->graph().nodes()) {
+      std::set<const Node*> own;
+      if (node->op() == fx::Op::kPlaceholder || node->op() == fx::Op::kGetAttr) {
+        own.insert(node);
+      } else {
+        effects.ForEachAliased(*node, [&](Node* input) { own.insert(roots[input].begin(), roots[input].end()); });
+      }
+      roots[node] = std::move(own);
+    }
+    std::set<const Node*> returned;
+    for (const Argument& result : results_) {
+      if (result.is_node()) returned.insert(roots[result.node()].begin(), roots[result.node()].end());
+    }
+    return returned;
+  }
+
+  // What reads a buffer or an input before its new value is written back may need the old one in backward, or gives it to the caller: it gets a copy.
+  // (Python's module leaves the memory to autograd, which then refuses the backward.)
+  void KeepOldValue(Node* target, bool returned) {
+    if (!target->meta().val.isTensor()) return;
+    const bool in_backward = c10::isFloatingType(target->meta().val.toTensor().scalar_type()) && !target->users().empty();
+    if (!returned && !in_backward) return;
     const auto scope = program_->module_->graph().InsertingAfter(target);
     Node* clone = program_->module_->graph().CallFunction(CloneOperator(), {target});
     clone->meta().val = target->meta().val;
@@ -438,6 +522,7 @@ class ProgramReader {
     program_->in_tree_.children[0] = TreeSpec::TupleOf(program_->inputs_.size());
     program_->in_tree_.children[1].kind = TreeSpec::Kind::kDict;
     program_->in_tree_.children[1].type = "builtins.dict";
+    std::vector<std::string> argument_names;
     program_->out_tree_ = results_.size() == 1 ? TreeSpec() : TreeSpec::TupleOf(results_.size());
     DDPOPT_ASSIGN_OR_RETURN(const JsonView calls, graph_module.Array("module_call_graph"));
     for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -456,12 +541,20 @@ class ProgramReader {
       };
       DDPOPT_RETURN_IF_ERROR(read("in_spec", program_->inputs_.size(), &program_->in_tree_));
       DDPOPT_RETURN_IF_ERROR(read("out_spec", results_.size(), &program_->out_tree_));
+      if (HasValue(signature, "forward_arg_names")) {
+        DDPOPT_ASSIGN_OR_RETURN(const JsonView names, signature.Array("forward_arg_names"));
+        for (std::size_t k = 0; k < names.size(); ++k) {
+          DDPOPT_ASSIGN_OR_RETURN(std::string name, names[k].AsString());
+          argument_names.push_back(std::move(name));
+        }
+      }
       const TreeSpec& in = program_->in_tree_;
       if (in.kind != TreeSpec::Kind::kTuple || in.children.size() != 2 || in.children[0].kind != TreeSpec::Kind::kTuple ||
           in.children[1].kind != TreeSpec::Kind::kDict) {
         return signature.Error("in_spec: expected ((arguments...), {keyword arguments}), got ", in.ToString());
       }
     }
+    NameInputs(argument_names);
     program_->single_output_ = program_->out_tree_.kind == TreeSpec::Kind::kLeaf;
     program_->module_->graph().Output(program_->single_output_ ? results_[0] : Argument::Tuple(std::move(results_)));
     return absl::OkStatus();

@@ -160,6 +160,11 @@ std::set<std::string> SymExpr::Symbols() const {
   return symbols;
 }
 
+bool SymExpr::IsPolynomial() const {
+  if (kind_ == Kind::kCall && text_ != "Add" && text_ != "Mul") return false;
+  return std::all_of(args_.begin(), args_.end(), [](const SymExpr& argument) { return argument.IsPolynomial(); });
+}
+
 absl::StatusOr<SymExpr::Fraction> SymExpr::Make(__int128 numerator, __int128 denominator) {
   if (denominator == 0) return absl::OutOfRangeError("division by zero");
   if (denominator < 0) {

@@ -31,6 +31,8 @@ class SymExpr {
   // The symbol's name if the expression is nothing else, else empty.
   const std::string& symbol() const { return kind_ == Kind::kSymbol ? text_ : kNoName; }
   std::set<std::string> Symbols() const;
+  // Made of numbers, symbols, sums and products alone.
+  bool IsPolynomial() const;
 
   // Relations and logic give 1 or 0. Errors: NotFound for a symbol without a value; OutOfRange for an overflow, a division by zero or a value that is no
   // integer; Unimplemented for a function that isn't known, by its name.
