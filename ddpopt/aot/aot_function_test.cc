@@ -331,7 +331,17 @@ TEST(AotFunction, RefusesByName) {
     return std::make_tuple(view, in[0] + 1);
   };
   EXPECT_THAT(Compile(double_first, {plain}), unimplemented("output 0: a view of input 0, which the piece writes to"));
+  EXPECT_THAT(Compile([](Tensors& in) { return in[1].copy_(in[0].exp()); }, {x, plain}),
+              unimplemented("writes a value that requires grad to input 1"));
   EXPECT_THAT(Compile([](Tensors& in) { return in[0].t_() + 1; }, {plain}), unimplemented("changes the shape of input 0"));
+  EXPECT_THAT(Compile(
+                  [](Tensors& in) {
+                    at::Tensor y = in[0].exp();
+                    y.narrow(0, 0, 1).expand({4, 3}).zero_();
+                    return y;
+                  },
+                  {plain}),
+              unimplemented("aten::zero_ writes to an expanded tensor"));
   const at::Tensor base = Ramp({4, 3});
   EXPECT_THAT(Compile([](Tensors& in) { return in[0].add_(1) + in[1].sum(); }, {base, base.select(0, 0)}),
               unimplemented("writes to input 0, which shares memory with input 1"));

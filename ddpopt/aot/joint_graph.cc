@@ -62,9 +62,15 @@ struct Primals {
 // Runs the piece with wrappers in the place of its attributes.
 class PieceRunner : public Interpreter {
  public:
-  PieceRunner(const fx::GraphModule& module, const Primals& primals) : Interpreter(module), primals_(primals) {}
+  PieceRunner(const fx::GraphModule& module, const Primals& primals, RecordingMode* recording)
+      : Interpreter(module), primals_(primals), recording_(recording) {}
 
  protected:
+  IValue RunCallFunction(const fx::Node& node, Arguments& arguments) override {
+    recording_->set_caller(node.is_operator() ? &node.operator_handle() : nullptr);
+    if (node.is_operator() && node.operator_handle().schema().is_mutable()) CheckWritten(node.operator_handle().schema(), arguments);
+    return Interpreter::RunCallFunction(node, arguments);
+  }
   IValue RunGetAttr(const fx::Node& node) override {
     IValue value = Interpreter::RunGetAttr(node);
     if (!value.isTensor()) return value;
@@ -72,18 +78,36 @@ class PieceRunner : public Interpreter {
   }
   IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
     if (submodule.graph_module == nullptr) return Interpreter::RunSubgraph(submodule, std::move(args));
-    return PieceRunner(*submodule.graph_module, primals_).Run(std::move(args));
+    return PieceRunner(*submodule.graph_module, primals_, recording_).Run(std::move(args));
   }
   IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
     const fx::GraphModule::Submodule* submodule = module().FindSubmodule(node.path());
     if (submodule == nullptr || submodule->graph_module == nullptr || !arguments.kwargs().empty()) {
       return Interpreter::RunCallModule(node, arguments);
     }
-    return PieceRunner(*submodule->graph_module, primals_).Run(std::move(arguments.args()));
+    return PieceRunner(*submodule->graph_module, primals_, recording_).Run(std::move(arguments.args()));
   }
 
  private:
+  // Functionalisation adds up what is written to places that are one in memory.
+  static void CheckWritten(const c10::FunctionSchema& schema, Arguments& arguments) {
+    for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+      const c10::Argument& argument = schema.arguments()[i];
+      if (argument.alias_info() == nullptr || !argument.alias_info()->isWrite()) continue;
+      const IValue* value = i < arguments.args().size() ? &arguments.args()[i] : nullptr;
+      for (const auto& [name, keyword] : arguments.kwargs()) {
+        if (name == argument.name()) value = &keyword;
+      }
+      if (value == nullptr || !value->isTensor()) continue;
+      const at::Tensor& tensor = value->toTensor();
+      for (int64_t d = 0; d < tensor.dim(); ++d) {
+        TORCH_CHECK(tensor.size(d) <= 1 || tensor.stride(d) != 0, schema.name(), " writes to an expanded tensor, which can't be compiled");
+      }
+    }
+  }
+
   const Primals& primals_;
+  RecordingMode* recording_;
 };
 
 // Every tensor attribute that a get_attr node of the module or of a graph nested in it names, in their order.
@@ -120,7 +144,8 @@ class Tracer {
       for (IValue& arg : args) {
         if (arg.isTensor() && arg.toTensor().defined()) arg = primals_.wrappers[primals_.by_input.at(arg.toTensor().unsafeGetTensorImpl())];
       }
-      result = PieceRunner(piece_, primals_).Run(std::move(args));
+      result = PieceRunner(piece_, primals_, recording_.get()).Run(std::move(args));
+      recording_->set_caller(nullptr);
       DDPOPT_RETURN_IF_ERROR(DescribeOutputs(result));
       for (const at::Tensor& value : values_) {
         results.push_back(recording_->NodeOf(Inside(value), "output"));
@@ -315,6 +340,9 @@ class Tracer {
       }
       if (!impl->has_data_mutation()) continue;
       if (joint_.primals[p].requires_grad) return absl::UnimplementedError(absl::StrCat("writes to ", names_[p], ", which requires grad"));
+      if (wrapper.requires_grad()) {
+        return absl::UnimplementedError(absl::StrCat("writes a value that requires grad to ", names_[p], ", which then has a history"));
+      }
       for (std::size_t q = 0; q < primals_.fakes.size(); ++q) {
         if (q != p && MemoryOf(primals_.fakes[q]) == MemoryOf(primals_.fakes[p])) {
           return absl::UnimplementedError(absl::StrCat("writes to ", names_[p], ", which shares memory with ", names_[q]));

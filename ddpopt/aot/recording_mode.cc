@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ATen/core/ivalue.h"
+#include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "fake_tensor/fake_tensor_mode.h"
 
@@ -91,6 +92,8 @@ void RecordingMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* sta
     return;
   }
 
+  if (DrawInPlace(op, stack)) return;
+
   std::vector<Argument> args;
   fx::Kwargs kwargs;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -118,6 +121,26 @@ void RecordingMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* sta
     node->meta().val = c10::ivalue::Tuple::create(elements);
     RecordElements(node, elements);
   }
+}
+
+// Functionalisation makes bernoulli.p of bernoulli_, by which dropout draws. It gives a contiguous tensor whatever its operand is, filled
+// in that order, where bernoulli_ keeps the operand's strides and fills it as it lies: other numbers for the same seed.
+bool RecordingMode::DrawInPlace(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const c10::OperatorHandle bernoulli = c10::Dispatcher::singleton().findSchemaOrThrow("aten::bernoulli", "p");
+  static const c10::OperatorHandle bernoulli_ = c10::Dispatcher::singleton().findSchemaOrThrow("aten::bernoulli_", "float");
+  static const c10::OperatorHandle empty_like = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty_like", "");
+  if (!(op == bernoulli) || (caller_ != nullptr && *caller_ == bernoulli)) return false;
+  const auto operands = torch::jit::last(*stack, 3);
+  const Argument self = Convert(operands[0], "aten::bernoulli_.float");
+  Convert(operands[2], "aten::bernoulli_.float");  // refuses a generator
+  fx::Node* fresh = graph_->CallFunction(empty_like, {self}, {}, "empty_like");
+  fx::Node* node = graph_->CallFunction(bernoulli_, {fresh, Argument(operands[1])}, {}, "bernoulli_");
+  const at::Tensor result = at::empty_like(operands[0].toTensor());
+  fresh->meta().val = node->meta().val = result;
+  Remember(node, result);
+  torch::jit::drop(*stack, 3);
+  torch::jit::push(*stack, result);
+  return true;
 }
 
 void RecordingMode::RecordResult(fx::Node* node, const IValue& result) {

@@ -29,6 +29,9 @@ class RecordingMode : public Mode {
 
   void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
+  // What the piece calls at the moment: the operators that come are this one or parts of it.
+  void set_caller(const c10::OperatorHandle* caller) { caller_ = caller; }
+
   // Lets go of all tensors but those in the nodes' metadata.
   void Release();
 
@@ -38,7 +41,10 @@ class RecordingMode : public Mode {
   void RecordElements(fx::Node* node, const std::vector<c10::IValue>& elements);
   fx::Argument Convert(const c10::IValue& value, absl::string_view op) const;
 
+  bool DrawInPlace(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
   fx::Graph* graph_;
+  const c10::OperatorHandle* caller_ = nullptr;
   absl::flat_hash_map<const c10::TensorImpl*, fx::Node*> nodes_;
   std::vector<at::Tensor> kept_;  // so that an address stays its tensor's
 };
