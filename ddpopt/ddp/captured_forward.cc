@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status.h"
@@ -146,7 +147,18 @@ c10::IValue CapturedForward::Run(const c10::IValue& arguments, const ValueForwar
   Graph* graph = GraphFor(arguments, forward);
   last_ = graph;
   if (graph == nullptr) {
-    c10::IValue result = forward(arguments);
+    c10::IValue result;
+    try {
+      result = forward(arguments);
+    } catch (c10::Error& error) {
+      // The failed capture may be the cause, by what it left in a member; another one would do the same.
+      const std::string why = cannot_capture_.empty() ? eager_reason_ : cannot_capture_;
+      if (absl::StrContains(why, kKeepsTensors)) {
+        if (!cannot_capture_.empty()) GiveUp(std::exchange(cannot_capture_, ""));
+        error.add_context(absl::StrCat("forward runs eagerly, since ", why));
+      }
+      throw;
+    }
     // A call that forward refuses itself changes nothing.
     if (!cannot_capture_.empty()) GiveUp(std::exchange(cannot_capture_, ""));
     return result;

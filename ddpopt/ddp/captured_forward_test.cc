@@ -11,6 +11,7 @@
 #include "ddpopt/capture/tracer/values.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/calls.h"
 #include "testing/matchers.h"
 #include "torch/nn/module.h"
 
@@ -180,6 +181,28 @@ TEST_F(CapturedForwardTest, WhatCanNoLongerBeCapturedRunsEagerly) {
   EXPECT_TRUE(Call(X()));
   EXPECT_TRUE(captured->eager());
   EXPECT_THAT(captured->eager_reason(), HasSubstr("_local_scalar_dense"));
+}
+
+// The first kind of call is captured; in the next one forward keeps what it computes, and what a capture leaves in the member has no data.
+TEST_F(CapturedForwardTest, AMemberThatACaptureHasFilled) {
+  at::Tensor state;
+  bool keep = false;
+  net->after = [&](at::Tensor y) {
+    if (!keep) return y;
+    at::Tensor result = state.defined() ? y + state : y;
+    state = result.detach();
+    return result;
+  };
+  Make();
+  EXPECT_TRUE(Call(X()));
+  keep = true;
+  const auto call = [&] { return captured->Run(ToValue(std::make_tuple(X(3))), forward).toTensor(); };
+  EXPECT_THAT(testing::ErrorOf(call), HasSubstr("give it the value that it had before"));
+  // Not captured any more.
+  EXPECT_TRUE(captured->eager());
+  state = at::Tensor();
+  const at::Tensor first = call();
+  EXPECT_THAT(call(), TensorEq(first + first));
 }
 
 TEST_F(CapturedForwardTest, InputsThatShareMemoryAreAnotherCall) {

@@ -12,6 +12,7 @@
 #include "testing/models/bert.h"
 #include "testing/models/convnet.h"
 #include "testing/models/dlrm.h"
+#include "testing/models/exported_twins.h"
 #include "testing/models/gpt2.h"
 #include "testing/models/llama.h"
 #include "testing/models/mlp.h"
@@ -43,6 +44,13 @@ Model Of(std::string name, const Config& config, std::function<Batch()> batch) {
             return Forward<Impl>(module, values, std::make_index_sequence<inputs>());
           },
           true};
+}
+
+// The same for an Impl without a config, of two tensors.
+template <typename Impl>
+Model Twin(std::string name, std::function<Batch()> batch) {
+  return {std::move(name), [] { return std::make_shared<Impl>(); }, std::move(batch),
+          [](torch::nn::Module& module, const Batch& values) { return module.as<Impl>()->forward(values.at(0), values.at(1)); }, true};
 }
 
 // Whole numbers from low to high - 1.
@@ -80,6 +88,9 @@ std::vector<Model> MakeModels() {
   models.push_back(Of<TcnImpl, 2>("tcn", TcnConfig{}, [] { return Batch{at::randn({2, 3, 20}), at::randn({2, 3, 20})}; }));
   models.push_back(Of<VaeImpl, 1>("vae", VaeConfig{}, [] { return Batch{at::rand({3, 1, 8, 8})}; }));
   models.push_back(Of<MoeImpl, 2>("moe", MoeConfig{}, [] { return Batch{at::randn({7, 8}), at::randn({7, 8})}; }));
+  models.push_back(Twin<ConvnetBnImpl>("convnet_bn", [] { return Batch{at::randn({4, 3, 16, 16}), Numbers(0, 10, {4})}; }));
+  models.push_back(Twin<CustomLinearImpl>("custom_linear", [] { return Batch{at::randn({6, 32}), Numbers(0, 10, {6})}; }));
+  models.push_back(Twin<UnusedParamsImpl>("unused_params", [] { return Batch{at::randn({6, 64}), Numbers(0, 10, {6})}; }));
   return models;
 }
 

@@ -89,6 +89,30 @@ double ResultBytes(const c10::FunctionSchema& schema, at::ArrayRef<IValue> args)
   return elements * static_cast<double>(item);
 }
 
+// What the operator's result may hold, in elements, of arguments that are all at hand; rather too much than too little.
+double ResultElements(const c10::OperatorHandle& op, at::ArrayRef<IValue> args) {
+  const c10::FunctionSchema& schema = op.schema();
+  // A view has no memory of its own; what reads it is asked again.
+  const bool view = !schema.returns().empty() && schema.returns()[0].alias_info() != nullptr && !schema.is_mutable();
+  if (view) return 0;
+  double product = 1, broadcast = 1;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    ForEachTensor(args[i], [&](const at::Tensor& tensor) { product *= std::max<double>(1, static_cast<double>(tensor.numel())); });
+    if (!args[i].isIntList()) continue;
+    for (const int64_t size : args[i].toIntVector()) product *= std::max<double>(1, static_cast<double>(size));  // of repeat, new_zeros
+  }
+  if (!op.hasTag(at::Tag::pointwise)) return product;
+  std::vector<int64_t> sizes;
+  for (const IValue& value : args) {
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
+      if (tensor.dim() > static_cast<int64_t>(sizes.size())) sizes.insert(sizes.begin(), static_cast<std::size_t>(tensor.dim()) - sizes.size(), 1);
+      for (int64_t d = 1; d <= tensor.dim(); ++d) sizes[sizes.size() - static_cast<std::size_t>(d)] = std::max(sizes[sizes.size() - static_cast<std::size_t>(d)], tensor.size(-d));
+    });
+  }
+  for (const int64_t size : sizes) broadcast *= static_cast<double>(size);
+  return broadcast;
+}
+
 }  // namespace
 
 bool ForwardConstants::IsFactory(const c10::OperatorHandle& op, at::ArrayRef<IValue> args) {
@@ -125,7 +149,8 @@ bool ForwardConstants::CanRun(const c10::OperatorHandle& op, at::ArrayRef<IValue
     // To another device: not for real.
     if (value.isDevice()) all = all && value.toDevice().is_cpu();
   }
-  return any && all;
+  // What is large is left to the graph: nobody waits for it at each trace.
+  return any && all && ResultElements(op, args) * 8 <= static_cast<double>(kMaxEmptyBytes);
 }
 
 void ForwardConstants::Look(const at::Tensor& tensor, bool empty) {

@@ -158,7 +158,7 @@ absl::StatusOr<TracedModule> Trace(const torch::nn::Module* module, const IValue
     }
     if (twin.isNone()) twins.emplace_back(fake, twin = WithoutHistory(fake));
     traced.fake_inputs.push_back(twin);
-    tracing->AddInput(names[i], fake);
+    tracing->AddInput(names[i], fake, inputs[i]);
   }
   twins.clear();
   {
@@ -175,8 +175,9 @@ absl::StatusOr<TracedModule> Trace(const torch::nn::Module* module, const IValue
   if (const std::string difference = before.Difference(); !difference.empty()) return absl::UnimplementedError(difference);
   traced.own_constants = tracing->own_constants();
   if (const std::vector<std::string> escaped = tracing->Release(); !escaped.empty()) {
-    return absl::UnimplementedError(absl::StrCat("forward keeps a tensor that it computes (%", absl::StrJoin(escaped, ", %"),
-                                                 ") beyond the call, in a member or elsewhere, where the graph couldn't put a new one each time"));
+    return absl::UnimplementedError(absl::StrCat(kKeepsTensors, " (%", absl::StrJoin(escaped, ", %"),
+                                                 ") beyond the call, in a member or elsewhere, where the graph couldn't put a new one each time. "
+                                                 "What is there now has no data: give it the value that it had before"));
   }
   const std::vector<fx::Node*> nodes = traced.module->graph().FindNodes(fx::Op::kPlaceholder);
   for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->meta().val = traced.fake_inputs[i];

@@ -37,6 +37,9 @@ struct TracedModule {
   std::vector<std::string> own_constants;   // paths of constants that are copies of tensors made in forward
 };
 
+// In the error of a forward that keeps what it computes: what its members hold now has no data.
+inline constexpr char kKeepsTensors[] = "forward keeps a tensor that it computes";
+
 // Calls forward once on the arguments with fakes for tensors, under `mode`, and records every ATen operator above autograd and autocast.
 // Nothing real changes: no parameter, buffer, .grad or generator. Each node's meta().val is its fake value; nodes whose value nobody uses
 // are dropped. `arguments` is a tuple, nested as values.h describes; forward gets one of the same form and returns any such value. `module`

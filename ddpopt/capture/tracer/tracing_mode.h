@@ -32,7 +32,8 @@ class TracingMode : public Mode {
   absl::string_view name() const override { return "TracingMode"; }
 
   // A placeholder for a tensor leaf of the arguments. A tensor given a second time has a placeholder too, which nobody uses.
-  void AddInput(const std::string& name, const at::Tensor& fake);
+  // `real`: what the fake stands for, to be looked at where a question about values can't be left to the graph.
+  void AddInput(const std::string& name, const at::Tensor& fake, const at::Tensor& real);
   // Returns the path that stands for the tensor: the given one, or that of a tie added before.
   std::string AddAttr(const std::string& path, const at::Tensor& real, fx::GraphModule::AttrKind kind);
 
@@ -74,6 +75,12 @@ class TracingMode : public Mode {
   // Runs and records a call on fakes, constants and attributes.
   void Emit(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   at::Tensor EmitTensor(const c10::OperatorHandle& op, std::vector<c10::IValue> args);
+  // Whether nobody has written to the node's value.
+  bool Untouched(const fx::Node* node) const;
+  // Whether both nodes hold the same values whatever the inputs are (but NaN).
+  bool SameExpression(const fx::Node* a, const fx::Node* b, int depth) const;
+  // Of an input or attribute that was not computed: the tensor itself; else undefined.
+  at::Tensor RealOf(const fx::Node* node) const;
   void AnswerEqual(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   fx::Node* OpaqueCall(const char* target, std::vector<fx::Argument> args, absl::string_view name);
 
@@ -120,6 +127,7 @@ class TracingMode : public Mode {
   std::vector<std::string> own_constants_;
   ForwardConstants constants_;
   absl::flat_hash_map<const c10::TensorImpl*, Known> known_;
+  absl::flat_hash_map<const fx::Node*, at::Tensor> real_inputs_;
   absl::flat_hash_map<const c10::StorageImpl*, std::vector<const c10::TensorImpl*>> by_storage_;
   absl::flat_hash_map<const c10::StorageImpl*, std::string> constant_storages_;  // of fakes, and what they are called
   // Real tensors: parameters, buffers and constants by their paths, and tensors made in forward that have become fakes.
