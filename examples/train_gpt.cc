@@ -1,7 +1,5 @@
 // Trains a small character-level GPT on several ranks of this machine; `--help` tells the rest.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -9,9 +7,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <exception>
+#include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ATen/CPUGeneratorImpl.h"
@@ -23,17 +20,17 @@
 #include "ATen/ops/tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
 #include "ddpopt/ddpopt.h"
 #include "ddpopt/distributed/launcher.h"
 #include "examples/corpus.h"
 #include "examples/gpt.h"
+#include "examples/program.h"
 #include "nlohmann/json.hpp"
 #include "torch/optim/adamw.h"
 
@@ -70,8 +67,8 @@ constexpr int64_t kContext = 64;
 constexpr int64_t kWarmUpSteps = 20;
 constexpr int64_t kSampleLength = 240;
 
-struct Flags {
-  int nproc_per_node = 2;
+struct Options {
+  int64_t nproc_per_node = 2;
   int64_t steps = 160;
   std::string data;  // empty: the default text
   int64_t seed = 1;
@@ -80,58 +77,19 @@ struct Flags {
   bool help = false;
 };
 
-absl::Status BadValue(absl::string_view name, absl::string_view value, absl::string_view want) {
-  return absl::InvalidArgumentError(absl::StrCat("--", name, "=", value, ": must be ", want));
-}
-
-absl::StatusOr<Flags> ParseFlags(const std::vector<std::string>& arguments) {
+absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
+  constexpr int64_t kMany = std::numeric_limits<int64_t>::max();
+  Options options;
   Flags flags;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (!absl::StartsWith(argument, "--")) {
-      return absl::InvalidArgumentError(absl::StrCat("unexpected argument '", argument, "'"));
-    }
-    const size_t equals = argument.find('=');
-    const bool has_value = equals != std::string::npos;
-    const std::string name = argument.substr(2, has_value ? equals - 2 : std::string::npos);
-    if (name == "help" || name == "json") {
-      if (has_value) return absl::InvalidArgumentError(absl::StrCat("--", name, " takes no value"));
-      (name == "help" ? flags.help : flags.json) = true;
-      continue;
-    }
-    if (name != "nproc_per_node" && name != "steps" && name != "data" && name != "seed" && name != "lr") {
-      return absl::InvalidArgumentError(absl::StrCat("unknown flag '--", name, "'"));
-    }
-    if (!has_value && i + 1 == arguments.size()) return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
-    const std::string value = has_value ? argument.substr(equals + 1) : arguments[++i];
-    if (name == "nproc_per_node") {
-      if (!absl::SimpleAtoi(value, &flags.nproc_per_node) || flags.nproc_per_node < 1 || flags.nproc_per_node > 256) {
-        return BadValue(name, value, "a number of ranks from 1 to 256");
-      }
-    } else if (name == "steps") {
-      if (!absl::SimpleAtoi(value, &flags.steps) || flags.steps < 1) return BadValue(name, value, "a whole number above 0");
-    } else if (name == "seed") {
-      if (!absl::SimpleAtoi(value, &flags.seed) || flags.seed < 0) return BadValue(name, value, "a whole number, 0 or above");
-    } else if (name == "lr") {
-      if (!absl::SimpleAtod(value, &flags.lr) || !std::isfinite(flags.lr) || flags.lr <= 0)
-        return BadValue(name, value, "a number above 0");
-    } else {
-      if (value.empty()) return BadValue(name, value, "the path of a text");
-      flags.data = value;
-    }
-  }
-  return flags;
-}
-
-// A path as the user means it: under `bazel run` the program's own folder is another one.
-std::string UserPath(const std::string& path) {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (path[0] == '/' || folder == nullptr || *folder == '\0') return path;
-  return absl::StrCat(folder, "/", path);
-}
-
-double SecondsSince(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  flags.Switch("help", &options.help);
+  flags.Switch("json", &options.json);
+  flags.Integer("nproc_per_node", &options.nproc_per_node, 1, 256, "a number of ranks from 1 to 256");
+  flags.Integer("steps", &options.steps, 1, kMany, "a whole number above 0");
+  flags.Integer("seed", &options.seed, 0, kMany, "a whole number, 0 or above");
+  flags.Number("lr", &options.lr, 0, "a number above 0");
+  flags.Text("data", &options.data, "the path of a text");
+  DDPOPT_RETURN_IF_ERROR(flags.Parse(arguments));
+  return options;
 }
 
 struct Batch {
@@ -219,37 +177,7 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
-// On a terminal one line that is written over; else a line now and then.
-class Progress {
- public:
-  Progress(bool on, int64_t steps)
-      : on_(on), terminal_(isatty(STDERR_FILENO) != 0), steps_(steps), begin_(std::chrono::steady_clock::now()) {}
-
-  void Step(int64_t done, double loss, double tokens_per_step) {
-    if (!on_) return;
-    const double seconds = SecondsSince(begin_);
-    if (done == 1) first_ = seconds;
-    const bool last = done == steps_;
-    if (terminal_ ? !(last || done == 1 || seconds - shown_ > 0.2) : !(last || done == 1 || done * 10 / steps_ != (done - 1) * 10 / steps_))
-      return;
-    shown_ = seconds;
-    // The first step captures and compiles: it says nothing about the others.
-    const double pace = done == 1 ? seconds : (seconds - first_) / static_cast<double>(done - 1);
-    const std::string left = done == 1 ? "" : absl::StrFormat(", %.0f s left", pace * static_cast<double>(steps_ - done));
-    std::fprintf(stderr, "%s%s%s", terminal_ ? "\r" : "",
-                 absl::StrFormat("step %d/%d: loss %.3f, %.0f tokens/s%s", done, steps_, loss, tokens_per_step / pace, left).c_str(),
-                 terminal_ ? (last ? "\033[K\n" : "\033[K") : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  bool on_, terminal_;
-  int64_t steps_;
-  std::chrono::steady_clock::time_point begin_;
-  double first_ = 0, shown_ = 0;
-};
-
-absl::Status Train(const Flags& flags, absl::string_view text) {
+absl::Status Train(const Options& flags, absl::string_view text) {
   DDPOPT_ASSIGN_OR_RETURN(const ProcessGroup group, InitProcessGroup());
   const bool first_rank = group.rank() == 0;
 
@@ -283,7 +211,7 @@ absl::Status Train(const Flags& flags, absl::string_view text) {
   double initial_loss = 0;
   std::deque<double> last_losses;
   const auto begin = std::chrono::steady_clock::now();
-  Progress progress(first_rank, flags.steps);
+  Progress progress(first_rank, flags.steps, "tokens");
   for (int64_t step = 0; step < flags.steps; ++step) {
     for (auto& param_group : optimizer.param_groups()) param_group.options().set_lr(LearningRate(flags.lr, step, flags.steps));
     optimizer.zero_grad();
@@ -349,7 +277,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "train_gpt: %s\n", std::string(status.message()).c_str());
     return exit_status;
   };
-  const absl::StatusOr<Flags> flags = ParseFlags(std::vector<std::string>(argv + 1, argv + argc));
+  const absl::StatusOr<Options> flags = ParseOptions(std::vector<std::string>(argv + 1, argv + argc));
   if (!flags.ok()) {
     fail(flags.status(), kBadUsage);
     std::fprintf(stderr, "Try --help.\n");
@@ -368,15 +296,11 @@ int Main(int argc, char** argv) {
   }
   const absl::string_view text = flags->data.empty() ? DefaultText() : absl::string_view(own_text);
   if (std::getenv("RANK") == nullptr) {
-    const absl::StatusOr<Split> split = SplitText(text, kContext, 0, flags->nproc_per_node);
+    const absl::StatusOr<Split> split = SplitText(text, kContext, 0, static_cast<int>(flags->nproc_per_node));
     if (!split.ok()) return fail(Annotate(split.status(), flags->data.empty() ? "the default text" : flags->data), kBadUsage);
   }
-  if (std::getenv("RANK") == nullptr) {
-    // The ranks inherit it. A value of the user's own stands.
-    const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / flags->nproc_per_node);
-    setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
-  }
-  if (const absl::optional<int> status = MaybeLaunchSelf(argc, argv, flags->nproc_per_node)) return *status;
+  if (std::getenv("RANK") == nullptr) ShareProcessors(flags->nproc_per_node);
+  if (const absl::optional<int> status = MaybeLaunchSelf(argc, argv, static_cast<int>(flags->nproc_per_node))) return *status;
 
   const absl::Status trained = CatchAsStatus("training", [&] { return Train(*flags, text); });
   return trained.ok() ? 0 : fail(trained, kFailed);

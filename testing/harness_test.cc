@@ -65,6 +65,15 @@ TEST(Harness, BadCommandLinesAreRefused) {
            {"--nproc_per_node=2 --timeout=soon true", "--timeout=soon is not a number of seconds"},
            {"--nproc_per_node=2 --timeout=-1 true", "--timeout=-1 is not a number of seconds"},
            {"--nproc_per_node=2 --timeout=nan true", "--timeout=nan is not a number of seconds"},
+           {"--nproc_per_node=2 --nnodes=0 true", "--nnodes=0 is outside [1, 1024]"},
+           {"--nproc_per_node=2 --nnodes=1:4 true", "--nnodes=1:4: a range of machines isn't supported"},
+           {"--nproc_per_node=2 --nnodes=2 true", "--master_addr=ADDR is missing, which several machines need"},
+           {"--nproc-per-node=2 --nnodes 2 --master-addr=a true", "--master_port=PORT is missing, which several machines need"},
+           {"--nproc_per_node=2 --nnodes=2 --node_rank=2 true", "--node_rank=2 is not below --nnodes=2"},
+           {"--nproc_per_node=2 --master_port=0 true", "--master_port=0 is outside [1, 65535]"},
+           {"--nproc_per_node=2 --max_restarts=-1 true", "--max_restarts=-1 is outside"},
+           {"--nproc_per_node=2 --rdzv_backend=c10d true", "unknown option --rdzv_backend=c10d"},
+           {"--nproc_per_node=2 --json=1 true", "--json takes no value"},
            {"--nproc=2 true", "unknown option --nproc=2"}}) {
     const Outcome outcome = Harness(arguments);
     EXPECT_EQ(outcome.status, 2) << arguments;
@@ -113,6 +122,12 @@ TEST(Harness, JsonIsTheLastLine) {
   EXPECT_EQ(object["reason"], "rank 1 exited with status 1");
   ASSERT_EQ(object["ranks"].size(), 2);
   EXPECT_EQ(object["ranks"][1]["exit_status"], 1);  // rank 0 may or may not have left by itself before it was ended
+}
+
+TEST(Harness, Restarts) {
+  const Outcome outcome = Harness("--nproc_per_node=2 --max_restarts=2 --json sh -c 'test $TORCHELASTIC_RESTART_COUNT = 1'");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.lines().back())["restarts"], 1);
 }
 
 TEST(Harness, JsonOfASuccess) {

@@ -103,9 +103,14 @@ class Ranks {
       pollfd wait = {results_[rank], POLLIN, 0};
       if (poll(&wait, 1, seconds * 1000) <= 0) return text + "(nothing came)";
       const ssize_t got = read(results_[rank], buffer, sizeof(buffer));
-      if (got <= 0) return text;
+      if (got <= 0) break;
       text.append(buffer, static_cast<std::size_t>(got));
     }
+    siginfo_t info = {};
+    if (text.empty() && waitid(P_PID, static_cast<id_t>(pids_[rank]), &info, WEXITED | WNOWAIT) == 0) {
+      text = absl::StrCat("(ended with ", info.si_code == CLD_EXITED ? "status " : "signal ", info.si_status, ")");
+    }
+    return text;
   }
 
  private:

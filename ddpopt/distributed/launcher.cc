@@ -131,17 +131,23 @@ class SignalScope {
   std::map<int, struct sigaction> saved_;
 };
 
-// A port that stays ours until the run ends: bound, not listening, and with SO_REUSEADDR, so that rank 0 can listen on it while the kernel
-// hands it to nobody else.
-absl::StatusOr<int> ReservePort(Fd& holder) {
+// A port (0: any free one) that stays ours until the run ends: bound, not listening, and with SO_REUSEADDR, so that rank 0 can listen on it
+// while the kernel hands it to nobody else.
+absl::StatusOr<int> ReservePort(Fd& holder, int port) {
   holder = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!holder.open()) return Errno("socket");
   const int one = 1;
   setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(port == 0 ? INADDR_LOOPBACK : INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
   socklen_t length = sizeof(address);
+  if (port != 0 && bind(holder.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("master_port ", port, errno == EADDRINUSE ? " is in use on this machine" : absl::StrCat(": ", std::strerror(errno))));
+  }
+  if (port != 0) return port;
   if (bind(holder.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       getsockname(holder.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return Errno("finding a free port");
@@ -186,7 +192,8 @@ struct Stream {
 };
 
 struct Rank {
-  int rank = 0;
+  int rank = 0;  // in the whole group
+  int local_rank = 0;
   pid_t pid = -1;
   bool running = false;
   RankOutcome outcome;
@@ -195,18 +202,57 @@ struct Rank {
 class Run {
  public:
   Run(const LaunchOptions& options, std::vector<std::string> argv, std::string program)
-      : options_(options), argv_(std::move(argv)), program_(std::move(program)) {}
+      : options_(options), argv_(std::move(argv)), program_(std::move(program)), timeout_seconds_(options.timeout_seconds) {}
 
   // Nothing of the ranks outlives this object, whatever happens.
   ~Run() { KillAndReap(); }
 
   absl::StatusOr<LaunchResult> Execute() {
-    begin_ = Clock::now();
+    const Clock::time_point begin = Clock::now();
     DDPOPT_RETURN_IF_ERROR(signals_.Begin());
-    DDPOPT_ASSIGN_OR_RETURN(port_, ReservePort(port_holder_));
-    ranks_.resize(options_.nproc_per_node);
+    port_ = options_.master_port;
+    // Elsewhere the master holds it.
+    if (options_.node_rank == 0) {
+      DDPOPT_ASSIGN_OR_RETURN(port_, ReservePort(port_holder_, options_.master_port));
+    }
+    while (true) {
+      DDPOPT_RETURN_IF_ERROR(RunOnce());
+      if (exit_status_ == 0 || interrupted_ || timed_out_ || restarts_ >= options_.max_restarts) break;
+      // An ending signal that came while the ranks went.
+      if (const int signal = signals_.Take(); signal != 0) {
+        exit_status_ = 0;
+        Fail(128 + signal, -1, absl::StrCat("the launcher got ", SignalText(signal)));
+        break;
+      }
+      ++restarts_;
+      Say(absl::StrCat("starting all ranks again (restart ", restarts_, " of ", options_.max_restarts, ")"));
+      if (timeout_seconds_ > 0) timeout_seconds_ = std::max(0.001, options_.timeout_seconds - Since(begin));
+    }
+    LaunchResult result;
+    result.exit_status = exit_status_;
+    result.failed_rank = failed_rank_;
+    result.reason = reason_;
+    result.seconds = Since(begin);
+    result.restarts = restarts_;
+    for (const Rank& rank : ranks_) result.ranks.push_back(rank.outcome);
+    return result;
+  }
+
+ private:
+  // All ranks from their start until nothing of them is left.
+  absl::Status RunOnce() {
+    begin_ = Clock::now();
+    exit_status_ = 0;
+    failed_rank_ = -1;
+    reason_.clear();
+    ending_ = false;
+    term_at_.reset();
+    kill_at_.reset();
+    streams_.clear();
+    ranks_.assign(options_.nproc_per_node, Rank());
     for (int r = 0; r < options_.nproc_per_node; ++r) {
-      ranks_[r].rank = r;
+      ranks_[r].local_rank = r;
+      ranks_[r].rank = options_.node_rank * options_.nproc_per_node + r;
       DDPOPT_RETURN_IF_ERROR(Start(ranks_[r]));
     }
     while (AnyRunning()) {
@@ -220,20 +266,12 @@ class Run {
     const Clock::time_point drain_end = Clock::now() + std::chrono::milliseconds(500);
     while (AnyStreamOpen() && Clock::now() < drain_end) Poll(50);
     for (Stream& stream : streams_) FinishStream(stream);
-
-    LaunchResult result;
-    result.exit_status = exit_status_;
-    result.failed_rank = failed_rank_;
-    result.reason = reason_;
-    result.seconds = Since(begin_);
-    for (const Rank& rank : ranks_) result.ranks.push_back(rank.outcome);
-    return result;
+    return absl::OkStatus();
   }
 
- private:
   static double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-  std::vector<std::string> Environment(int rank) const {
+  std::vector<std::string> Environment(const Rank& rank) const {
     std::map<std::string, std::string> variables;
     for (char** entry = environ; *entry != nullptr; ++entry) {
       const std::pair<std::string, std::string> parts = absl::StrSplit(*entry, absl::MaxSplits('=', 1));
@@ -241,13 +279,20 @@ class Run {
     }
     for (const std::string& name : options_.unset) variables.erase(name);
     variables.emplace("OMP_NUM_THREADS", "1");
-    variables["MASTER_ADDR"] = "127.0.0.1";
+    variables.erase("TORCHELASTIC_USE_AGENT_STORE");  // an outer torchrun's
+    variables["MASTER_ADDR"] = options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr;
     variables["MASTER_PORT"] = absl::StrCat(port_);
-    variables["RANK"] = variables["LOCAL_RANK"] = absl::StrCat(rank);
-    variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options_.nproc_per_node);
+    variables["RANK"] = variables["ROLE_RANK"] = absl::StrCat(rank.rank);
+    variables["LOCAL_RANK"] = absl::StrCat(rank.local_rank);
+    variables["LOCAL_WORLD_SIZE"] = absl::StrCat(options_.nproc_per_node);
+    variables["WORLD_SIZE"] = variables["ROLE_WORLD_SIZE"] = absl::StrCat(options_.nproc_per_node * options_.nnodes);
+    variables["GROUP_RANK"] = absl::StrCat(options_.node_rank);
+    variables["GROUP_WORLD_SIZE"] = absl::StrCat(options_.nnodes);
+    variables["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(restarts_);
+    variables["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(options_.max_restarts);
     for (const auto& [name, value] : options_.environment) variables[name] = value;
     if (options_.rank_environment) {
-      for (const auto& [name, value] : options_.rank_environment(rank)) variables[name] = value;
+      for (const auto& [name, value] : options_.rank_environment(rank.rank)) variables[name] = value;
     }
     std::vector<std::string> entries;
     for (const auto& [name, value] : variables) entries.push_back(absl::StrCat(name, "=", value));
@@ -265,7 +310,7 @@ class Run {
     const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null.open()) return Errno("opening /dev/null");
 
-    const std::vector<std::string> environment = Environment(rank.rank);
+    const std::vector<std::string> environment = Environment(rank);
     std::vector<char*> argv, envp;
     for (const std::string& argument : argv_) argv.push_back(const_cast<char*>(argument.c_str()));
     for (const std::string& entry : environment) envp.push_back(const_cast<char*>(entry.c_str()));
@@ -415,7 +460,7 @@ class Run {
   int NextWait() const {
     double wait = 0.5;
     const double now = Since(begin_);
-    if (options_.timeout_seconds > 0) wait = std::min(wait, options_.timeout_seconds - now);
+    if (timeout_seconds_ > 0) wait = std::min(wait, timeout_seconds_ - now);
     if (term_at_) wait = std::min(wait, *term_at_ - now);
     if (kill_at_) wait = std::min(wait, *kill_at_ - now);
     return std::max(0, static_cast<int>(std::ceil(wait * 1000)));
@@ -472,7 +517,7 @@ class Run {
   // Remembers the first failure; tells of every one.
   void Fail(int status, int rank, const std::string& what) {
     const bool first = exit_status_ == 0;
-    const std::string text = rank < 0 ? what : absl::StrCat("rank ", rank, " (pid ", ranks_[rank].pid, ") ", what);
+    const std::string text = rank < 0 ? what : absl::StrCat("rank ", rank, " (pid ", ranks_[rank - ranks_[0].rank].pid, ") ", what);
     if (first) {
       exit_status_ = status;
       failed_rank_ = rank;
@@ -485,7 +530,7 @@ class Run {
 
   void CheckClocks() {
     const double now = Since(begin_);
-    if (options_.timeout_seconds > 0 && now >= options_.timeout_seconds && !timed_out_) {
+    if (timeout_seconds_ > 0 && now >= timeout_seconds_ && !timed_out_) {
       timed_out_ = true;
       std::string running;
       for (const Rank& rank : ranks_) {
@@ -531,6 +576,8 @@ class Run {
   SignalScope signals_;
   Fd port_holder_;
   int port_ = 0;
+  int restarts_ = 0;
+  double timeout_seconds_;  // of what is left
   Clock::time_point begin_;
   std::vector<Rank> ranks_;
   std::vector<Stream> streams_;
@@ -558,6 +605,17 @@ absl::StatusOr<LaunchResult> Launch(const std::vector<std::string>& argv, const 
       return absl::InvalidArgumentError(absl::StrCat("the ", name, " must be a number of seconds, 0 or more, got ", seconds));
     }
   }
+  const auto refuse = [](const auto&... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  if (options.nnodes < 1 || options.nnodes > kMaxRanks) return refuse("nnodes must be between 1 and ", kMaxRanks, ", got ", options.nnodes);
+  if (options.node_rank < 0 || options.node_rank >= options.nnodes) {
+    return refuse("node_rank must be between 0 and ", options.nnodes - 1, " (nnodes is ", options.nnodes, "), got ", options.node_rank);
+  }
+  if (options.master_port < 0 || options.master_port > 65535)
+    return refuse("master_port must be between 1 and 65535, got ", options.master_port);
+  if (options.nnodes > 1 && (options.master_addr.empty() || options.master_port == 0)) {
+    return refuse(options.nnodes, " nodes need ", options.master_addr.empty() ? "master_addr" : "master_port", ", the same on every node");
+  }
+  if (options.max_restarts < 0) return refuse("max_restarts must be 0 or more, got ", options.max_restarts);
   if (argv.empty()) return absl::InvalidArgumentError("no program to launch");
   DDPOPT_ASSIGN_OR_RETURN(const std::string program, ResolveProgram(argv[0]));
   return Run(options, argv, program).Execute();

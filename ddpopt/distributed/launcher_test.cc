@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/environment.h"
 #include "testing/matchers.h"
 
 namespace ddpopt {
@@ -293,6 +294,80 @@ TEST(Launch, RestoresSignalHandlers) {
   DDPOPT_ASSERT_OK(LaunchScript(1, "true").result);
   sigaction(SIGINT, nullptr, &after);
   EXPECT_EQ(before.sa_handler, after.sa_handler);
+}
+
+TEST(Launch, StartsAllRanksAgainAfterAFailure) {
+  LaunchOptions options;
+  options.max_restarts = 3;
+  const std::string script = "echo $RANK start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; ";
+  Outcome outcome =
+      LaunchScript(2, script + "test $TORCHELASTIC_RESTART_COUNT = 2 && exit 0; test $RANK = 1 && exit 3; exec sleep 60", options);
+  DDPOPT_ASSERT_OK(outcome.result);
+  EXPECT_EQ(outcome.result->exit_status, 0);
+  EXPECT_EQ(outcome.result->restarts, 2);
+  EXPECT_EQ(outcome.result->reason, "");
+  EXPECT_THAT(outcome.lines(), Contains("[rank 0] 0 start 2 of 3"));
+  EXPECT_THAT(outcome.err, HasSubstr("launcher: starting all ranks again (restart 1 of 3)"));
+  options.max_restarts = 1;
+  outcome = LaunchScript(2, script + "exit 7", options);
+  DDPOPT_ASSERT_OK(outcome.result);
+  EXPECT_EQ(outcome.result->exit_status, 7);
+  EXPECT_EQ(outcome.result->restarts, 1);
+  // The time limit is of the whole run.
+  options.max_restarts = 1000;
+  options.timeout_seconds = 0.5;
+  outcome = LaunchScript(1, "sleep 0.1; exit 5", options);
+  DDPOPT_ASSERT_OK(outcome.result);
+  EXPECT_EQ(outcome.result->exit_status, kTimeoutStatus);
+  EXPECT_LT(outcome.result->seconds, 30);
+}
+
+TEST(Launch, RanksOfSeveralNodes) {
+  LaunchOptions options;
+  options.nnodes = 3;
+  options.node_rank = 1;
+  options.master_addr = "10.1.2.3";
+  options.master_port = 29555;
+  const Outcome outcome = LaunchScript(2,
+                                       "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR "
+                                       "$MASTER_PORT; test $RANK = 2 || exit 4",
+                                       options);
+  DDPOPT_ASSERT_OK(outcome.result);
+  EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 2] 2 0 6 2 1 3 10.1.2.3 29555", "[rank 3] 3 1 6 2 1 3 10.1.2.3 29555"));
+  EXPECT_EQ(outcome.result->failed_rank, 3);
+  EXPECT_EQ(outcome.result->reason, "rank 3 exited with status 4");
+}
+
+TEST(Launch, RefusesNodesThatCannotBe) {
+  LaunchOptions options;
+  options.nnodes = 2;
+  EXPECT_THAT(LaunchScript(1, "true", options).result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 nodes need master_addr")));
+  options.master_addr = "localhost";
+  EXPECT_THAT(LaunchScript(1, "true", options).result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 nodes need master_port")));
+  options.master_port = 70'000;
+  EXPECT_THAT(LaunchScript(1, "true", options).result,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("between 1 and 65535, got 70000")));
+  options.master_port = 29555;
+  options.node_rank = 2;
+  EXPECT_THAT(LaunchScript(1, "true", options).result,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("between 0 and 1 (nnodes is 2), got 2")));
+  options = {};
+  options.max_restarts = -1;
+  EXPECT_THAT(LaunchScript(1, "true", options).result,
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_restarts must be 0 or more")));
+}
+
+TEST(Launch, APortInUseIsNamed) {
+  int fd = -1;
+  LaunchOptions options;
+  options.master_port = ::ddpopt::testing::FreePort(&fd);
+  EXPECT_THAT(
+      LaunchScript(1, "true", options).result,
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(absl::StrCat("master_port ", options.master_port, " is in use on this machine"))));
+  close(fd);
+  const Outcome outcome = LaunchScript(1, "echo $MASTER_PORT", options);
+  DDPOPT_ASSERT_OK(outcome.result);
+  EXPECT_THAT(outcome.lines(), ElementsAre(absl::StrCat("[rank 0] ", options.master_port)));
 }
 
 TEST(MaybeLaunchSelf, LaunchesThisProgramAndReturnsItsStatus) {

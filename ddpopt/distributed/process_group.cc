@@ -1,5 +1,7 @@
 #include "ddpopt/distributed/process_group.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -7,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -166,10 +169,12 @@ absl::Status CheckTensor(const ProcessGroup& group, const char* name, const at::
   return absl::OkStatus();
 }
 
-// Backends move memory in its own order, whatever the strides, which may differ between the ranks: so a tensor of others is moved as a contiguous copy.
+// Backends move memory in its own order, whatever the strides, which may differ between the ranks: so a tensor of others is moved as a
+// contiguous copy.
 class Contiguous {
  public:
-  explicit Contiguous(const at::Tensor& tensor) : original_(tensor.detach()), data_(original_.is_contiguous() ? original_ : original_.contiguous()) {}
+  explicit Contiguous(const at::Tensor& tensor)
+      : original_(tensor.detach()), data_(original_.is_contiguous() ? original_ : original_.contiguous()) {}
   const at::Tensor& tensor() const { return data_; }
   absl::Status Return(absl::Status status) {
     if (status.ok() && !data_.is_same(original_)) original_.copy_(data_);
@@ -306,6 +311,20 @@ absl::Status ConnectNccl(ProcessGroup::Impl& impl, const NcclObject& object) {
 
 namespace {
 
+// A peer that has gone must be an error, not a signal that ends this process without a word: c10d's sockets don't see to that.
+void IgnoreBrokenPipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || (action.sa_flags & SA_SIGINFO) != 0 || action.sa_handler != SIG_DFL) return;
+  action = {};
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
+// What one restart leaves in a store that outlives it is not the next one's.
+c10::intrusive_ptr<c10d::Store> OfRestart(const c10::intrusive_ptr<c10d::Store>& store, const Environment& env) {
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("ddpopt/restart/", env.restart_count), store);
+}
+
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> ConnectStore(const Environment& env, bool serve, Milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(env.master_port);
@@ -319,23 +338,61 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> ConnectStore(const Environment& 
     *made = c10::make_intrusive<c10d::TCPStore>(address, options);
   });
   if (!back) return absl::DeadlineExceededError("it doesn't answer");
-  // What one restart leaves in a store that outlives it is not the next one's.
-  return c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("ddpopt/restart/", env.restart_count), *made));
+  return *made;
 }
 
-// Connects to the store, which rank 0 serves unless an agent does.
+constexpr char kRestartKey[] = "ddpopt/restarts";
+constexpr Milliseconds kRetry(200);
+
+// Which start of the run the store's rank 0 is.
+absl::StatusOr<int> RestartOf(const c10::intrusive_ptr<c10d::Store>& store, Clock::time_point deadline) {
+  const auto text = std::make_shared<std::string>();
+  const bool back = RunWithDeadline(deadline + std::chrono::seconds(2), [text, store, deadline] {
+    store->wait({kRestartKey}, Remaining(deadline));
+    const std::vector<uint8_t> bytes = store->get(kRestartKey);
+    text->assign(bytes.begin(), bytes.end());
+  });
+  int count = 0;
+  if (!back || !absl::SimpleAtoi(*text, &count)) return absl::DeadlineExceededError("it doesn't answer");
+  return count;
+}
+
+// Connects to the store, which rank 0 serves unless an agent does. Where ranks were started again, an earlier start's rank 0 may still
+// serve it: wait for that to go.
 absl::Status ReachStore(ProcessGroup::Impl& impl, const Environment& env, Clock::time_point deadline) {
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
   const bool serve = env.rank == 0 && !env.agent_store;
-  try {
-    DDPOPT_ASSIGN_OR_RETURN(impl.store, ConnectStore(env, serve, Remaining(deadline)));
-  } catch (const std::exception& e) {
-    const absl::Status status =
-        CommunicationError(e, absl::StrCat(context, serve ? ": can't serve the store at " : ": can't reach rank 0's store at ", impl.master,
-                                           " (MASTER_ADDR:MASTER_PORT) within ", Seconds(impl.options.timeout)));
-    return status.code() == absl::StatusCode::kInternal ? absl::UnavailableError(status.message()) : status;
+  const std::string where = absl::StrCat(context, serve ? ": can't serve the store at " : ": can't reach rank 0's store at ", impl.master,
+                                         " (MASTER_ADDR:MASTER_PORT) within ", Seconds(impl.options.timeout));
+  while (true) {
+    absl::Status failed;
+    try {
+      const absl::StatusOr<c10::intrusive_ptr<c10d::Store>> connected = ConnectStore(env, serve, Remaining(deadline));
+      if (!connected.ok()) return absl::Status(connected.status().code(), absl::StrCat(where, ": ", connected.status().message()));
+      const c10::intrusive_ptr<c10d::Store>& store = *connected;
+      impl.store = OfRestart(store, env);
+      if (env.agent_store) return absl::OkStatus();
+      if (serve) {
+        const std::string count = absl::StrCat(env.restart_count);
+        store->set(kRestartKey, std::vector<uint8_t>(count.begin(), count.end()));
+        return absl::OkStatus();
+      }
+      const absl::StatusOr<int> theirs = RestartOf(store, deadline);
+      if (!theirs.ok()) return Annotate(theirs.status(), where);
+      if (*theirs == env.restart_count) return absl::OkStatus();
+      const std::string both =
+          absl::StrCat("rank 0 is at restart ", *theirs, ", this rank at restart ", env.restart_count, " (TORCHELASTIC_RESTART_COUNT)");
+      if (*theirs > env.restart_count) return absl::FailedPreconditionError(absl::StrCat(context, ": ", both, ": it comes too late"));
+      failed = absl::DeadlineExceededError(absl::StrCat(where, ": ", both));
+    } catch (const std::exception& e) {
+      failed = CommunicationError(e, where);
+      if (failed.code() == absl::StatusCode::kInternal) failed = absl::UnavailableError(failed.message());
+      // While an earlier start's rank 0 goes, its connections break. Serving doesn't get better by waiting.
+      if (serve || env.restart_count == 0) return failed;
+    }
+    if (Clock::now() + kRetry >= deadline) return failed;
+    std::this_thread::sleep_for(kRetry);
   }
-  return absl::OkStatus();
 }
 
 // This rank, once; as many of them as rank 0 thinks.
@@ -384,6 +441,7 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("the process group's timeout must be positive, got ", options.timeout.count(), " ms"));
   }
   DDPOPT_ASSIGN_OR_RETURN(const Environment env, ReadEnvironment());
+  IgnoreBrokenPipes();
   const Clock::time_point deadline = DeadlineIn(options.timeout);
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
 
@@ -411,7 +469,13 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
   }
 
   const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  const absl::StatusOr<Network> network = ChooseNetwork(env.master_addr, env.master_port, interfaces == nullptr ? "" : interfaces);
+  absl::StatusOr<Network> network = absl::UnavailableError("");
+  while (true) {
+    network = ChooseNetwork(env.master_addr, env.master_port, interfaces == nullptr ? "" : interfaces);
+    // A link that is down may come up.
+    if (!absl::IsUnavailable(network.status()) || Clock::now() + kRetry >= deadline) break;
+    std::this_thread::sleep_for(kRetry);
+  }
   if (!network.ok()) return Annotate(network.status(), context);
   impl->network = network->name;
 
@@ -469,7 +533,7 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
         CatchAsStatus(absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " again"),
                       [&] { return ConnectStore(env, false, Remaining(deadline)); });
     DDPOPT_RETURN_IF_ERROR(store.status());
-    impl->monitor = GroupMonitor::Create(*store, {env.rank, env.world_size, impl->master});
+    impl->monitor = GroupMonitor::Create(OfRestart(*store, env), {env.rank, env.world_size, impl->master});
   }
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);
   if (nccl != nullptr) impl->group->setBoundDeviceId(impl->device);

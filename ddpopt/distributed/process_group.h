@@ -63,9 +63,10 @@ class ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
-// With NCCL, cuda:LOCAL_RANK becomes this thread's current device.
-// Errors: InvalidArgument naming the variable (missing, not a number, rank >= world size) or the backend, DeadlineExceeded/Unavailable
-// naming the master address, NotFound/FailedPrecondition naming what NCCL lacks, on this rank or on another.
+// With NCCL, cuda:LOCAL_RANK becomes this thread's current device. From here on the process ignores SIGPIPE, unless it has a handler for
+// it: else a rank that has gone could end the others through their sockets, silently. Errors: InvalidArgument naming the variable (missing,
+// not a number, rank >= world size) or the backend, DeadlineExceeded/Unavailable naming the master address, NotFound/FailedPrecondition
+// naming what NCCL lacks, on this rank or on another.
 absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options = {});
 
 }  // namespace ddpopt
