@@ -276,6 +276,27 @@ TEST(GroupFaults, WorldSizesThatDifferAreNamedAtOnce) {
   }
 }
 
+// As the Reducer waits: it keeps the future alone.
+TEST(GroupFaults, AFutureWhoseWorkWasDroppedEnds) {
+  for (const bool killed : {false, true}) {
+    Ranks ranks(2, [&](int rank) -> std::string {
+      GROUP_OR_RETURN(Quick(killed ? 20'000 : 1000));
+      if (rank == 1) {
+        Ranks::Ready();
+        std::this_thread::sleep_for(std::chrono::seconds(20));
+      }
+      std::vector<at::Tensor> tensors = {at::full({1000}, 1.0)};
+      const auto future = group.impl()->group->allreduce(tensors)->getFuture();
+      Ranks::Ready();
+      future->wait();
+      return future->hasError() ? future->tryRetrieveErrorMessage() : "it ended";
+    });
+    ranks.AwaitReady();
+    if (killed) ranks.Signal(1, SIGKILL);
+    EXPECT_THAT(ranks.Result(0), HasSubstr(killed ? "rank 1 doesn't answer" : "rank 1 has not come"));
+  }
+}
+
 // With an all-reduce outstanding that the other rank never joins.
 TEST(GroupFaults, TakingDownNeverWaitsForOthers) {
   for (const bool keep_work : {false, true}) {

@@ -150,6 +150,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
   }
 
   void Run() {
+    std::string broken;
     while (true) {
       uint64_t want = 0;
       {
@@ -157,16 +158,19 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
         changed.wait_for(lock, options.interval, [&] { return stop || wanted > answered; });
         want = wanted > answered ? wanted : 0;
       }
-      std::string error;
       std::vector<Report> read;
-      try {
-        Publish();
-        if (want != 0) read = Watch();
-      } catch (const std::exception& e) {
-        error = ExceptionMessage(e);
+      // A connection that broke stays so.
+      if (broken.empty()) {
+        try {
+          Publish();
+          if (want != 0) read = Watch();
+        } catch (const std::exception& e) {
+          broken = ExceptionMessage(e);
+          if (broken.empty()) broken = "it failed";
+        }
       }
       std::lock_guard<std::mutex> lock(mutex);
-      store_error = error;
+      store_error = broken;
       if (want != 0) {
         reports = std::move(read);
         answered = want;

@@ -23,6 +23,7 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr size_t kPieceBytes = size_t{4} << 20;
 // How often a rank that waits looks whether another has given up.
 constexpr Milliseconds kSlice(1000);
+constexpr std::chrono::microseconds kLongestPause(20'000);
 constexpr char kAbort[] = "abort";
 constexpr char kAbortRead[] = "abort_read";  // how many know of it
 
@@ -68,21 +69,29 @@ absl::StatusOr<std::vector<std::string>> TextExchange::AllGather(const std::stri
 absl::Status TextExchange::Run(Call& call) {
   const std::string exchange = absl::StrCat(exchanges_++, "/");
   const std::string& mine = call.mine;
+  // Looks again and again, since a wait of the store's own that ends without result makes c10d complain on standard error.
   const auto wait_for = [&](int rank, const std::string& key) -> absl::Status {
     call.waiting_for = rank;
-    while (true) {
-      try {
-        store_->wait({key}, std::min(kSlice, Remaining(call.deadline)));
-        return absl::OkStatus();
-      } catch (const std::exception&) {
-        if (Clock::now() >= call.deadline) throw;
-        // A store that has gone throws here too.
-        if (!store_->check({kAbort})) continue;
+    std::chrono::microseconds pause(100);
+    Clock::time_point look_for_abort = Clock::now();
+    while (!store_->check({key})) {
+      const Clock::time_point now = Clock::now();
+      if (now >= call.deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(call.context, ": waited ", Seconds(call.timeout), " for rank ", rank, ", which has not come"));
       }
-      const std::string why = Text(store_->get(kAbort));
-      store_->add(kAbortRead, 1);
-      return absl::FailedPreconditionError(absl::StrCat(call.context, ": ", why));
+      if (now >= look_for_abort) {
+        if (store_->check({kAbort})) {
+          const std::string why = Text(store_->get(kAbort));
+          store_->add(kAbortRead, 1);
+          return absl::FailedPreconditionError(absl::StrCat(call.context, ": ", why));
+        }
+        look_for_abort = now + kSlice / 4;
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 2, kLongestPause);
     }
+    return absl::OkStatus();
   };
 
   // "<pieces> <length of what>\n<what><text, if there are no pieces>"
@@ -132,10 +141,6 @@ absl::Status TextExchange::Run(Call& call) {
     }
     return absl::OkStatus();
   } catch (const std::exception& e) {
-    if (Clock::now() >= call.deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(call.context, ": waited ", Seconds(call.timeout), " for rank ", call.waiting_for.load(), ", which has not come"));
-    }
     return Annotate(
         CommunicationError(e, absl::StrCat("while waiting for rank ", call.waiting_for.load(), " through rank 0's store at ", master_)),
         call.context);
@@ -145,8 +150,7 @@ absl::Status TextExchange::Run(Call& call) {
 void TextExchange::Abort(const absl::Status& status) {
   try {
     // One that doesn't answer is not waited for.
-    RunWithDeadline(DeadlineIn(kSlice),
-                    [self = shared_from_this(), text = std::string(status.message())] {
+    RunWithDeadline(DeadlineIn(kSlice), [self = shared_from_this(), text = std::string(status.message())] {
       self->store_->set(kAbort, Bytes(text));
       self->store_->add(kAbortRead, 1);
     });

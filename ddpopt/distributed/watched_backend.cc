@@ -46,8 +46,8 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
   GroupMonitor& monitor() { return *monitor_; }
   void Add(uint64_t number, c10::weak_intrusive_ptr<c10d::Work> work);
   void Ended(uint64_t number);
-  // The inner work failed.
-  void Failed(uint64_t number, std::string why);
+  // The inner work failed. It is kept until its future has heard of it: the Reducer has the future alone.
+  void Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why);
   // Of an operation that failed before there was a work; diagnoses on the calling thread.
   std::string Explain(uint64_t number, const std::string& why) {
     const std::string more = monitor_->Diagnose(number);
@@ -62,6 +62,7 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
     Clock::time_point due;
     bool failed = false;
     std::string why;
+    c10::intrusive_ptr<c10d::Work> failed_work;
   };
   void Run();
 
@@ -113,7 +114,7 @@ class WatchedWork : public c10d::Work {
 
 void Watcher::Add(uint64_t number, c10::weak_intrusive_ptr<c10d::Work> work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  items_.emplace(number, Item{std::move(work), Clock::now() + deadline_, false, ""});
+  items_.emplace(number, Item{std::move(work), Clock::now() + deadline_, false, "", nullptr});
   if (items_.size() == 1) changed_.notify_all();
 }
 
@@ -123,12 +124,13 @@ void Watcher::Ended(uint64_t number) {
   items_.erase(number);
 }
 
-void Watcher::Failed(uint64_t number, std::string why) {
+void Watcher::Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = items_.find(number);
   if (it == items_.end()) return;
   it->second.failed = true;
   it->second.why = std::move(why);
+  it->second.failed_work = std::move(work);
   changed_.notify_all();
 }
 
@@ -309,7 +311,7 @@ class WatchedBackend : public c10d::Backend {
       std::string why = future.tryRetrieveErrorMessage();
       if (const std::size_t end = why.find("\nException raised from"); end != std::string::npos) why.resize(end);
       if (const auto held = watcher.lock()) {
-        held->Failed(number, why);
+        held->Failed(number, work, why);
       } else {
         work->Fail(why);
       }
