@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ATen/Context.h"
+#include "ATen/Parallel.h"
 #include "ATen/core/List.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -64,6 +65,7 @@ uint64_t StateWord() {
   word |= context.userEnabledMkldnn() ? 8 : 0;
   word |= context.deterministicFillUninitializedMemory() ? 16 : 0;
   word |= context.deterministicAlgorithmsWarnOnly() ? 32 : 0;
+  word |= at::get_num_threads() > 1 ? 64 : 0;
   return word;
 }
 
@@ -281,8 +283,8 @@ void PushResults(const CachedCall& call, const CallKey& key, const std::shared_p
     }
     impl->set_sizes_and_strides(tensor.sizes, tensor.strides, tensor.offset);
     if (tensor.wrapped_number) impl->set_wrapped_number(true);
-    if (tensor.conj) impl->_set_conj(true);
-    if (tensor.neg) impl->_set_neg(true);
+    impl->_set_conj(tensor.conj);
+    impl->_set_neg(tensor.neg);
     return at::Tensor(std::move(impl));
   };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
+#include "fake_tensor/functional_form.h"
 
 namespace ddpopt {
 namespace {
@@ -39,6 +40,7 @@ grad; ints complex bool; _embedding_bag_per_sample_weights_backward _segment_red
 grad_out; ints complex bool; _scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward native_batch_norm_backward
 grad_output; 1ints bool; reflection_pad1d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
 grad_output; 1ints bool; replication_pad3d_backward
+grad_output; 1ints complex bool; adaptive_avg_pool3d_backward.grad_input
 grad_output; 1ints complex bool; _log_softmax_backward_data _softmax_backward_data grid_sampler_2d_backward
 grad_output; ?halves ints complex bool; _cdist_backward multi_margin_loss_backward multilabel_margin_loss_backward
 grad_output; complex; glu_backward
@@ -52,36 +54,38 @@ grad_output; ints complex bool; _prelu_kernel_backward _upsample_nearest_exact1d
 grad_output; ints complex bool; _upsample_nearest_exact3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
 grad_output; ints complex bool; binary_cross_entropy_backward fractional_max_pool2d_backward fractional_max_pool3d_backward
 grad_output; ints complex bool; grid_sampler_3d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward upsample_bilinear2d_backward upsample_linear1d_backward
+grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward upsample_bicubic2d_backward upsample_bilinear2d_backward
+grad_output; ints complex bool; upsample_linear1d_backward
 grad_output; ints complex bool; upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
 grad_output; ints complex bool; upsample_trilinear3d_backward
 grad_w; 1ints complex bool; _weight_norm_interface_backward
 input; 1ints complex bool; native_group_norm
 input; ?ints complex bool; grid_sampler_2d
 input; halves ints bool; linalg_householder_product
+input; complex i8 i16 i32 i64 bool; upsample_bilinear2d.vec_out upsample_nearest2d.vec_out
 input; ints complex bool; _batch_norm_no_update _batch_norm_with_update_functional _native_batch_norm_legit
 input; ints complex bool; _native_batch_norm_legit_functional _native_batch_norm_legit_no_training batch_norm_update_stats grid_sampler_3d
 input; ints complex bool; native_batch_norm native_layer_norm
 log_probs; halves ints complex bool; _ctc_loss
+mean; ; normal.Tensor_Tensor_out normal.Tensor_float_out
 mean; 1ints bool; normal.Tensor_Tensor normal.Tensor_float
 p; ?ints complex bool; bernoulli.Tensor
 query; ints complex bool; _native_multi_head_attention
 self; ; _foreach_add.List _foreach_add.Scalar _foreach_add.ScalarList _foreach_add.Tensor _foreach_clamp_max.Scalar
-self; ; _foreach_clamp_min.Scalar _foreach_div.List _foreach_div.Scalar _foreach_div.Tensor _foreach_maximum.Scalar
+self; ; _foreach_clamp_min.Scalar _foreach_div.Scalar _foreach_maximum.Scalar
 self; ; _foreach_minimum.Scalar _foreach_mul.List _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul.Tensor _foreach_pow.Scalar
-self; ; _foreach_pow.ScalarAndTensor _foreach_sub.List _foreach_sub.Scalar _foreach_sub.ScalarList clamp div.Scalar div.Tensor max.dim
-self; ; min.dim pow.Tensor_Scalar random.from random.to
+self; ; _foreach_pow.ScalarAndTensor _foreach_sub.List _foreach_sub.Scalar _foreach_sub.ScalarList clamp max.dim
+self; ; min.dim random.from random.to
 self; 0complex; cummax cummin mode
-self; 1bool; _neg_view_copy addbmm addmm baddbmm bmm conv_tbc mm mv
+self; 1bool; _neg_view_copy conv_tbc
 self; 1complex; amax amin bernoulli.p bernoulli_.float hash_tensor random
 self; 1complex bool; geometric median nanmedian
 self; 1halves; linalg_cholesky_ex linalg_ldl_factor_ex
 self; 1halves ints complex bool; multi_margin_loss multilabel_margin_loss_forward
 self; 1ints bool; normal_ normal_functional
-self; 1ints complex bool; _adaptive_avg_pool2d _log_softmax _softmax bernoulli fractional_max_pool2d fractional_max_pool3d log_normal
-self; 1ints complex bool; max_unpool2d max_unpool3d
-self; ?bool; addmv
-self; bool; _foreach_addcmul abs ceil cumprod_ cumsum_ dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
+self; 1ints complex bool; _log_softmax _softmax bernoulli fractional_max_pool2d fractional_max_pool3d log_normal
+self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out max_unpool2d max_unpool3d
+self; bool; abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
 self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1
 self; complex; special_i1e unique_consecutive unique_dim unique_dim_consecutive
@@ -89,7 +93,7 @@ self; complex bool; _slow_conv2d_forward kthvalue max_pool2d_with_indices max_po
 self; complex bool; slow_conv3d_forward threshold
 self; complex i8 i16 i32 i64 bool; _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bicubic2d
 self; complex i8 i16 i32 i64 bool; upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d
-self; complex u8 i8 i16 i32 bool; avg_pool2d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d
+self; complex u8 i8 i16 i32 bool; avg_pool1d.out avg_pool2d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d
 self; halves; _linalg_eigvals linalg_eig
 self; halves complex; special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_erfcx special_log_ndtr
 self; halves complex; special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1
@@ -109,12 +113,14 @@ self; ints complex bool; fake_quantize_per_channel_affine_cachemask fake_quantiz
 self; ints complex bool; hardsigmoid hardswish histc histogram.bins_tensor leaky_relu log_sigmoid_forward mish nll_loss2d_forward
 self; ints complex bool; nll_loss_forward poisson round.decimals softplus softshrink upsample_linear1d upsample_trilinear3d
 src; ints complex bool; _transformer_encoder_layer_fwd
+std; ; normal.float_Tensor_out
 std; 1ints bool; normal.float_Tensor
 v; 1ints complex bool; _weight_norm_interface
 x; halves complex; special_airy_ai special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0
 x; halves ints complex bool; _dirichlet_grad
-x1; ?halves; _cdist_forward
-(common and numbers); bool; clamp_max clamp_min pow.Scalar
+(common and numbers); bool; clamp_max clamp_min
+(common and numbers); c32; pow.Tensor_Scalar
+(common and numbers); c32 bool; pow.Scalar
 (common and numbers); complex; _add_relu.Scalar copysign.Scalar ge.Scalar gt.Scalar le.Scalar lt.Scalar special_xlog1py.other_scalar
 (common and numbers); complex; special_xlog1py.self_scalar xlogy.Scalar_Other xlogy.Scalar_Self
 (common and numbers); complex bool; bucketize.Scalar floor_divide.Scalar fmod.Scalar remainder.Scalar remainder.Scalar_Tensor
@@ -136,13 +142,14 @@ x1; ?halves; _cdist_forward
 (common and numbers); halves complex f32 f64; bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
 (common and numbers); halves complex f32 f64 bool; bitwise_left_shift.Scalar_Tensor bitwise_left_shift.Tensor_Scalar
 (common and numbers); halves complex f32 f64 bool; bitwise_right_shift.Scalar_Tensor bitwise_right_shift.Tensor_Scalar
+(common and numbers); c32; div.Scalar
 (common and numbers); rcomplex bool; div.Scalar_mode
 (common); ?complex bool; bucketize.Tensor searchsorted.Tensor
-(common); bool; addcmul pow.Tensor_Tensor
+(common); c32 bool; pow.Tensor_Tensor
 (common); complex; atan2 clamp_max.Tensor clamp_min.Tensor copysign.Tensor ge.Tensor gt.Tensor le.Tensor lt.Tensor special_xlog1py
 (common); complex; xlogy.Tensor
 (common); complex bf16; _add_relu.Tensor
-(common); complex bool; floor_divide fmod.Tensor mse_loss_backward remainder.Tensor threshold_backward
+(common); complex bool; floor_divide fmod.Tensor mse_loss_backward remainder.Tensor smooth_l1_loss_backward threshold_backward
 (common); halves complex; special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
 (common); halves complex; special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_polynomial_he
 (common); halves complex; special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t
@@ -150,10 +157,13 @@ x1; ?halves; _cdist_forward
 (common); halves complex; special_shifted_chebyshev_polynomial_w special_zeta
 (common); halves complex f32 f64; bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor
 (common); halves complex f32 f64 bool; bitwise_left_shift.Tensor bitwise_right_shift.Tensor gcd lcm
-(common); ints bool; logaddexp sigmoid_backward tanh_backward
+(common); c32; logical_and logical_or logical_xor
+(common); c32 ints bool; logaddexp
+(common); ints bool; silu_backward.grad_input sigmoid_backward tanh_backward
 (common); ints complex bool; elu_backward gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward hardtanh_backward
 (common); ints complex bool; huber_loss huber_loss_backward hypot igamma igammac leaky_relu_backward log_sigmoid_backward logaddexp2
 (common); ints complex bool; logit_backward mse_loss nextafter smooth_l1_loss softplus_backward softshrink_backward
+(common); c32; div.Tensor
 (common); rcomplex bool; div.Tensor_mode
 (dtype); 1ints bool; randn_like
 (dtype); 1ints complex bool; _safe_softmax log_softmax.int_out softmax.int_out
@@ -162,10 +172,9 @@ x1; ?halves; _cdist_forward
 (dtype); complex bool; arange randperm range
 (dtype); halves complex f32 f64 u8 i8 i16 bool; tril_indices triu_indices
 (dtype); ints bool; rand_like
-(each); 1bool; _foreach_mm
 (each); bool; _foreach_abs _foreach_ceil _foreach_clamp_max.ScalarList _foreach_clamp_min.ScalarList _foreach_floor
 (each); bool; _foreach_maximum.ScalarList _foreach_minimum.ScalarList _foreach_pow.List _foreach_trunc
-(each); c32; _foreach_div.ScalarList _foreach_pow.ScalarList
+(each); c32; _foreach_div.List _foreach_div.ScalarList _foreach_div.Tensor _foreach_pow.ScalarList
 (each); complex; _foreach_clamp_max.List _foreach_clamp_min.List _foreach_erf _foreach_erfc _foreach_lgamma _foreach_max
 (each); complex; _foreach_maximum.List _foreach_minimum.List
 (each); complex bool; _foreach_round
@@ -226,10 +235,6 @@ const Table& TheTable() {
   return table;
 }
 
-bool IsOut(const c10::Argument& argument) {
-  return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 // Calls fn with each defined tensor of an argument, until it returns false; position ≥ 0: of a list, only that one.
 template <typename Fn>
 void ForEachTensor(const IValue& value, int position, Fn&& fn) {
@@ -267,33 +272,6 @@ void Add(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, boo
     }
   }
   if (any) dtypes->push_back(at::native::result_type(state));
-}
-
-// The overload of the functional operator `aten::name` with the same arguments, out= left out.
-std::optional<std::string> FunctionalOverload(const c10::FunctionSchema& schema, absl::string_view name) {
-  using Overloads = absl::flat_hash_map<std::string, std::vector<c10::OperatorName>>;
-  static const Overloads& all = *[] {
-    auto* overloads = new Overloads();
-    for (const c10::OperatorName& each : c10::Dispatcher::singleton().getAllOpNames()) (*overloads)[each.name].push_back(each);
-    return overloads;
-  }();
-  std::vector<const c10::Argument*> wanted;
-  for (const c10::Argument& argument : schema.arguments()) {
-    if (!IsOut(argument)) wanted.push_back(&argument);
-  }
-  const auto found = all.find(absl::StrCat("aten::", name));
-  if (found == all.end()) return std::nullopt;
-  for (const c10::OperatorName& candidate : found->second) {
-    const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(candidate);
-    if (!op.has_value() || op->schema().arguments().size() != wanted.size() || candidate == schema.operator_name()) continue;
-    bool equal = true;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      const c10::Argument& argument = op->schema().arguments()[i];
-      equal &= argument.name() == wanted[i]->name() && *argument.type() == *wanted[i]->type() && !IsOut(argument);
-    }
-    if (equal) return candidate.overload_name;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -395,8 +373,8 @@ const DtypeRule* DtypeRuleOf(const c10::OperatorHandle& op) {
   if (rule == nullptr && in_place) rule = find(name, "");
   if (rule == nullptr) {
     absl::ConsumeSuffix(&name, "_");
-    const std::optional<std::string> functional = op.schema().is_mutable() ? FunctionalOverload(op.schema(), name) : std::nullopt;
-    rule = find(name, functional.value_or(op.schema().overload_name()));
+    const std::optional<c10::OperatorHandle> functional = op.schema().is_mutable() ? FunctionalForm(op.schema(), name) : std::nullopt;
+    rule = find(name, functional.value_or(op).schema().overload_name());
   }
   return rule == nullptr || rule->refused.empty() ? nullptr : rule;
 }

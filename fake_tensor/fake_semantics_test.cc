@@ -224,8 +224,19 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   EXPECT_THAT(ErrorOf([&] { at::cat({x, y}); }), both);
   EXPECT_THAT(ErrorOf([&] { b->FromReal(x); }), both);
   EXPECT_THROW(at::add(x, y), NotOurFake);
+  // Known values, views of them and compositions don't cross modes either.
+  const auto known_in = [](const std::shared_ptr<FakeTensorMode>& mode) {
+    const ModeGuard guard(mode);
+    return torch::tensor({1, 2});
+  };
+  const Tensor known_a = known_in(a);
+  const Tensor known_b = known_in(b);
+  EXPECT_THAT(ErrorOf([&] { at::equal(known_a, known_b); }), both);
+  EXPECT_THAT(ErrorOf([&] { at::masked_select(known_a, known_b > 0); }), both);
   ModeGuard guard(b);
   EXPECT_THAT(ErrorOf([&] { x + 1; }), both);
+  EXPECT_THAT(ErrorOf([&] { at::nonzero(known_a); }), both);
+  EXPECT_THAT(ErrorOf([&] { at::_local_scalar_dense(known_a.select(0, 0)); }), both);
 }
 
 TEST_F(FakeSemanticsTest, RealTensorsAreConvertedIfAllowed) {

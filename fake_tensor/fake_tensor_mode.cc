@@ -100,6 +100,7 @@ class FakeTensorMode::Call {
         first_(stack->size() - num_args_) {}
 
   void Run() {
+    if (info_.way != OpInfo::Way::kRule && info_.way != OpInfo::Way::kNoRule && info_.way != OpInfo::Way::kPassThrough) CheckModes();
     switch (info_.way) {
       case OpInfo::Way::kPassThrough: {
         const KernelsOnly guard;
@@ -440,8 +441,10 @@ class FakeTensorMode::Call {
     for (const FakeTensorImpl* input : key.inputs()) {
       if (input->mode().get() != &mode_) RefuseMode(*input);
     }
-    if (key.bypass() == nullptr) return;
-    // The key may have left some out.
+    if (key.bypass() != nullptr) CheckModes();  // the key may have left some out
+  }
+
+  void CheckModes() const {
     for (std::size_t i = 0; i < num_args_; ++i) {
       ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
         const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);

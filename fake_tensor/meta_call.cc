@@ -1,8 +1,10 @@
 #include "fake_tensor/meta_call.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/MemoryOverlap.h"
@@ -15,6 +17,7 @@
 #include "c10/util/Exception.h"
 #include "fake_tensor/dtype_support.h"
 #include "fake_tensor/fake_errors.h"
+#include "fake_tensor/functional_form.h"
 
 namespace ddpopt {
 namespace {
@@ -51,6 +54,11 @@ void CheckInBounds(const at::Tensor& view) {
               " are out of bounds for storage of size ", view.storage().nbytes());
 }
 
+// A number that takes part in type promotion. (alpha, beta, value, weight don't.)
+bool Counts(const std::string& name) {
+  return name == "self" || name == "other" || name == "exponent" || name == "min" || name == "max" || name == "x" || name == "n";
+}
+
 }  // namespace
 
 void ThrowNoRule(const c10::OperatorHandle& op, const std::string& why) {
@@ -64,17 +72,11 @@ void MetaCall::Run(torch::jit::Stack* stack) {
   const std::size_t num_args = op_.schema().arguments().size();
   Convert(stack->data() + (stack->size() - num_args), num_args, /*zeros=*/false);
   if (info_.dtypes != nullptr && devices_.Result().is_cpu()) CheckDtypes(op_, *info_.dtypes, torch::jit::last(*stack, num_args));
-  torch::jit::Stack again;
-  if (info_.casts_operands && devices_.Result().is_cpu() && HasSparseOperands()) {
-    again.assign(stack->end() - static_cast<std::ptrdiff_t>(num_args), stack->end());
+  if (info_.elementwise && devices_.Result().is_cpu()) {
+    CheckComputable(stack->data() + (stack->size() - num_args), num_args);
+    if (info_.casts_operands) LayOutOperands(stack, num_args);
   }
   Call(stack);
-  if (!again.empty() && stack->back().isTensor() && stack->back().toTensor().defined() &&
-      LayOutCasts(stack->back().toTensor().scalar_type(), &again)) {
-    torch::jit::drop(*stack, op_.schema().returns().size());
-    stack->insert(stack->end(), again.begin(), again.end());
-    Call(stack);
-  }
   Finish(stack);
 }
 
@@ -101,31 +103,125 @@ void MetaCall::Call(torch::jit::Stack* stack) {
   }
 }
 
+// No kernel of the CPU computes in what bfloat16 and complex numbers promote to since LibTorch 2.12, but for comparisons.
+void MetaCall::CheckComputable(const IValue* args, std::size_t num_args) const {
+  const std::string& op = op_.schema().name();
+  if (op == "aten::eq" || op == "aten::ne" || op == "aten::eq_" || op == "aten::ne_") return;
+  bool any = false;
+  for (const Input& input : inputs_) any |= !input.is_out && input.inner.scalar_type() == c10::kBFloat16;
+  if (!any) return;
+  std::size_t positions = 1;
+  for (std::size_t i = 0; i < num_args; ++i) {
+    if (args[i].isTensorList()) positions = std::max(positions, args[i].toListRef().size());
+  }
+  for (std::size_t position = 0; position < positions; ++position) {
+    at::native::ResultTypeState state;
+    const auto add = [&](const IValue& value) {
+      if (value.isTensor()) {
+        if (value.toTensor().defined()) state = at::native::update_result_type_state(value.toTensor(), state);
+      } else if (value.isScalar()) {
+        state = at::native::update_result_type_state(value.toScalar(), state);
+      }
+    };
+    for (std::size_t i = 0; i < num_args; ++i) {
+      const c10::Argument& argument = op_.schema().arguments()[i];
+      if (IsOut(argument)) continue;
+      if ((args[i].isTensor() && argument.name() != "scalars") || (args[i].isScalar() && Counts(argument.name()))) {
+        add(args[i]);
+      } else if (args[i].isList() && (args[i].isTensorList() || argument.name() == "scalars")) {
+        const c10::ArrayRef<IValue> list = args[i].toListRef();
+        if (position < list.size()) add(list[position]);
+      }
+    }
+    const c10::ScalarType type = at::native::result_type(state);
+    TORCH_CHECK(!c10::isComplexType(type) || c10::elementSize(type) != 4 || type == c10::kComplexHalf, NameOf(op_),
+                " isn't implemented for ", type, " on the CPU");
+  }
+}
+
 // Whether an operand has gaps or repeats elements.
 bool MetaCall::HasSparseOperands() const {
   for (const Input& input : inputs_) {
-    if (input.inner.dim() > 0 && !input.inner.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) return true;
+    if (!input.is_out && input.inner.dim() > 0 && !input.inner.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) return true;
   }
   return false;
 }
 
 // The CPU's kernels convert operands of other dtypes before they look at strides, and what is converted is dense. On the meta device nothing
-// is converted, so such operands are laid out here. `result` is the dtype that came out: numbers may raise the operands' common one, and
-// integers become floats. False if there is no such operand.
-bool MetaCall::LayOutCasts(c10::ScalarType result, torch::jit::Stack* arguments) const {
-  at::native::ResultTypeState state;
-  for (const IValue& value : *arguments) {
-    if (value.isTensor() && value.toTensor().defined()) state = at::native::update_result_type_state(value.toTensor(), state);
+// is converted, so such operands are laid out here. The dtype that is computed in follows from the functional form's results.
+void MetaCall::LayOutOperands(torch::jit::Stack* stack, std::size_t num_args) {
+  if (!HasSparseOperands()) return;
+  const c10::OperatorHandle& functional = info_.functional.has_value() ? *info_.functional : op_;
+  const auto first = stack->end() - static_cast<std::ptrdiff_t>(num_args);
+  torch::jit::Stack arguments(first, first + static_cast<std::ptrdiff_t>(functional.schema().arguments().size()));
+  torch::jit::Stack results = arguments;
+  try {
+    const ClaimedDeviceGuard claimed(devices_.Result());
+    functional.callBoxed(&results);
+  } catch (const c10::Error&) {
+    return;  // the call itself will say
   }
-  c10::ScalarType compute = at::native::result_type(state);
-  if (c10::promoteTypes(compute, result) == result) compute = result;
+  if (results.empty() || !LayOutCasts(results.front(), &arguments)) return;
+  std::move(arguments.begin(), arguments.end(), stack->end() - static_cast<std::ptrdiff_t>(num_args));
+}
+
+namespace {
+
+// The tensors of one position: lists have one for each, other arguments one for all.
+template <typename Fn>
+void ForEachOperand(const c10::OperatorHandle& op, torch::jit::Stack& arguments, std::size_t position, Fn&& fn) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    IValue& value = arguments[i];
+    if (ArgName(op, i) == "scalars") continue;  // a tensor of numbers
+    if (value.isTensor() && value.toTensor().defined()) {
+      at::Tensor tensor = value.toTensor();
+      if (fn(tensor)) value = std::move(tensor);
+    } else if (value.isTensorList()) {
+      c10::List<at::Tensor> list = value.toTensorList();
+      if (position >= list.size()) continue;
+      at::Tensor tensor = list.get(position);
+      if (fn(tensor)) list.set(position, std::move(tensor));
+    }
+  }
+}
+
+}  // namespace
+
+// Numbers may raise the operands' common dtype, and integers become floats, as the results tell. False if there is no operand to lay out.
+bool MetaCall::LayOutCasts(const IValue& results, torch::jit::Stack* arguments) const {
+  std::vector<at::Tensor> made;
+  if (results.isTensor()) {
+    made.push_back(results.toTensor());
+  } else if (results.isTensorList()) {
+    made = results.toTensorVector();
+    // Lists are shared with the call's.
+    for (IValue& value : *arguments) {
+      if (value.isTensorList()) value = c10::List<at::Tensor>(value.toTensorVector());
+    }
+  }
+  at::native::ResultTypeState numbers;
+  for (std::size_t i = 0; i < arguments->size(); ++i) {
+    if ((*arguments)[i].isScalar() && Counts(ArgName(op_, i))) {
+      numbers = at::native::update_result_type_state((*arguments)[i].toScalar(), numbers);
+    }
+  }
   bool any = false;
-  for (IValue& value : *arguments) {
-    if (!value.isTensor() || !value.toTensor().defined()) continue;
-    const at::Tensor& operand = value.toTensor();
-    if (operand.dim() == 0 || operand.scalar_type() == compute || operand.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) continue;
-    value = at::empty_like(operand, c10::MemoryFormat::Preserve);
-    any = true;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (!made[i].defined()) continue;
+    at::native::ResultTypeState state = numbers;
+    ForEachOperand(op_, *arguments, i, [&](const at::Tensor& operand) {
+      state = at::native::update_result_type_state(operand, state);
+      return false;
+    });
+    c10::ScalarType compute = at::native::result_type(state);
+    if (c10::promoteTypes(compute, made[i].scalar_type()) == made[i].scalar_type()) compute = made[i].scalar_type();
+    ForEachOperand(op_, *arguments, i, [&](at::Tensor& operand) {
+      if (operand.dim() == 0 || operand.scalar_type() == compute || operand.unsafeGetTensorImpl()->is_non_overlapping_and_dense()) {
+        return false;
+      }
+      operand = at::empty_like(operand, c10::MemoryFormat::Preserve);
+      return any = true;
+    });
   }
   return any;
 }

@@ -56,7 +56,9 @@ class MetaCall {
   // The rule or LibTorch's Meta kernel.
   void Call(torch::jit::Stack* stack);
   bool HasSparseOperands() const;
-  bool LayOutCasts(c10::ScalarType result, torch::jit::Stack* arguments) const;
+  void LayOutOperands(torch::jit::Stack* stack, std::size_t num_args);
+  void CheckComputable(const c10::IValue* args, std::size_t num_args) const;
+  bool LayOutCasts(const c10::IValue& results, torch::jit::Stack* arguments) const;
   void Finish(torch::jit::Stack* stack);
   void WrapResult(c10::IValue* result);
   at::Tensor ToFake(const at::Tensor& inner);

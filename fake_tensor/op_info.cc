@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "c10/core/DispatchKey.h"
 #include "fake_tensor/dtype_support.h"
+#include "fake_tensor/functional_form.h"
 
 namespace ddpopt {
 namespace {
@@ -77,6 +78,29 @@ OpInfo::Devices DevicesOf(absl::string_view name) {
   if (any.contains(name)) return OpInfo::Devices::kAny;
   if (indices.contains(name)) return OpInfo::Devices::kIndices;
   return OpInfo::Devices::kOne;
+}
+
+// Elementwise operators that LibTorch doesn't tag as such. (where() takes its condition as it is.)
+bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
+  static const auto& untagged = *new absl::flat_hash_set<absl::string_view>{
+      "elu_backward",         "gelu_backward",       "hardshrink_backward",  "hardsigmoid_backward", "hardswish_backward",
+      "hardtanh_backward",    "huber_loss",          "huber_loss_backward",  "leaky_relu_backward",  "log_sigmoid_backward",
+      "logit_backward",       "mse_loss",            "mse_loss_backward",    "silu_backward",        "smooth_l1_loss",
+      "smooth_l1_loss_backward", "softplus_backward", "softshrink_backward", "threshold_backward",
+  };
+  absl::ConsumeSuffix(&name, "_");
+  return name != "where" && (op.hasTag(at::Tag::pointwise) || untagged.contains(name) || absl::StartsWith(name, "_foreach_"));
+}
+
+// Out= tensors whose elements share memory: what LibTorch's Meta kernels overlook, the CPU's kernels refuse, but for these, which write
+// without looking.
+bool WritesAnywhere(absl::string_view name) {
+  static const auto& names = *new absl::flat_hash_set<absl::string_view>{
+      "_log_softmax",       "_softmax", "adaptive_max_pool3d_backward", "all",  "amax",   "amin",
+      "any",                "argmax",   "argmin",                       "avg_pool3d", "avg_pool3d_backward",
+      "fractional_max_pool2d", "fractional_max_pool2d_backward", "fractional_max_pool3d", "linalg_vector_norm", "mv", "nll_loss_backward", "nll_loss_forward", "prod", "sum",
+  };
+  return names.contains(name);
 }
 
 // Arithmetic where a floating-point Scalar takes part in type promotion by its kind and is a mere number otherwise. Optimizers pass other
@@ -171,9 +195,14 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   } else {
     info.way = Way::kNoRule;
   }
-  // (where() takes its condition as it is.)
-  info.casts_operands = info.way == Way::kRule && !info.writes_any && op.hasTag(at::Tag::pointwise) && name != "where";
-  info.refuses_overlapping_out = info.way == Way::kRule && info.own == nullptr && !absl::StartsWith(name, "fractional_max_pool");
+  const bool is_out = info.writes_any && IsOut(schema.arguments().back());
+  if (info.way == Way::kRule && is_out) {
+    const std::optional<c10::OperatorHandle> functional = FunctionalForm(schema, name);
+    if (functional.has_value() && IsElementwise(*functional, name)) info.functional = functional;
+  }
+  info.elementwise = info.functional.has_value() || IsElementwise(op, name);
+  info.casts_operands = info.way == Way::kRule && (info.functional.has_value() || (!info.writes_any && IsElementwise(op, name)));
+  info.refuses_overlapping_out = info.way == Way::kRule && info.own == nullptr && !WritesAnywhere(name);
   if (info.way != Way::kRule && info.way != Way::kNoRule) {
     info.cacheable = false;
     switch (info.way) {

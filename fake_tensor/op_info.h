@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ATen/core/Tensor.h"
@@ -45,7 +46,10 @@ struct OpInfo {
   bool uninitialized = false;      // its result holds anything
   bool writes_any = false;
   bool writes_metadata_only = false;  // t_() and the like: data stay as they are
-  bool casts_operands = false;           // functional and elementwise: the CPU converts operands to a common dtype first
+  // Elementwise, functional or out=: the CPU converts operands to a common dtype first.
+  bool casts_operands = false;
+  bool elementwise = false;  // in any form
+  std::optional<c10::OperatorHandle> functional;  // of an out= form that casts operands
   bool refuses_overlapping_out = false;  // LibTorch's Meta kernel doesn't, unlike the real one
   bool bumps_versions = false;     // changes its arguments through the operators it calls, which count the change
   bool returns_views = false;      // by its schema

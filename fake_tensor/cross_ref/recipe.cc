@@ -219,7 +219,7 @@ slow_conv_transpose2d  T=float H:=4..6 W:=4..6 K:=1..3 self=[N,I,H,W] weight=[I,
 slow_conv_transpose3d  T=float H:=3..4 K:=1..3 self=[N,I,H,H,H] weight=[I,O,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=0 output_padding=0 dilation=1 !distinct
 slow_conv3d_forward  T=float H:=4..6 K:=1..3 self=[N,I,H,H,H] weight=[O,I,K,K,K] kernel_size=(K,K,K) bias=none|[O] stride=(1..2,1,1) padding=(0..1,0,0)
 _slow_conv2d_forward  T=float H:=4..7 K:=1..3 self=[N,I,H,H] weight=[O,I,K,K] kernel_size=(K,K) bias=none|[O] stride=(1..2,1..2) padding=(0..1,0..1)
-_slow_conv2d_backward  T=float H:=4..7 K:=1..3 grad_output=[N,O,H-K+1,H-K+1] self=[N,I,H,H] weight=[O,I,K,K] kernel_size=(K,K) stride=(1,1) padding=(0,0) output_mask=bool^3
+_slow_conv2d_backward  T=float H:=4..7 K:=1..3 grad_output=[N,O,H-K+1,H-K+1] self=[N,I,H,H] weight=[O,I,K,K] kernel_size=(K,K) stride=(1,1) padding=(0,0) output_mask=bool^3 !unchecked
 
 # Normalisation
 native_layer_norm  T=float input=[*P,*Q] normalized_shape=(*Q) weight=none|[*Q] bias=none|[*Q] eps=0.00001
@@ -252,7 +252,7 @@ _transformer_encoder_layer_fwd  T=float src=[B,L,H*D] embed_dim=H*D num_heads=H 
 # Embedding, recurrent
 embedding  weight=[V,D] indices=idx[*S]<V V:=1..6 padding_idx=-1|0 sparse=false
 embedding_dense_backward  grad_output=[*S,D] indices=idx[*S]<V num_weights=V padding_idx=-1|0 V:=1..6 !unchecked
-embedding_renorm  T=float self=[V,D] indices=idx[*S]<V max_norm=1.0 norm_type=2.0 V:=1..6
+embedding_renorm  T=float self=[V,D] indices=idx[*S]<V max_norm=1.0 norm_type=2.0 V:=1..6 !contiguous
 _embedding_bag,_embedding_bag_forward_only  T=float V:=1..6 weight=[V,D] indices=idx[N]<V offsets=idx[B]=0 mode=0..2 sparse=false per_sample_weights=none include_last_offset=false padding_idx=-1|0 B:=1..3 !unchecked
 _embedding_bag_dense_backward,_embedding_bag_backward  T=float V:=1..6 B:=1..3 grad=[B,D] indices=idx[N]<V offset2bag=idx[N]=0 bag_size=idx[B]=1 maximum_indices=idx[0] offsets=idx[B]=0 sparse=false num_weights=V mode=0..1 per_sample_weights=none padding_idx=-1 !unchecked
 _embedding_bag_per_sample_weights_backward  T=float V:=1..6 B:=1..3 grad=[B,D] weight=[V,D] indices=idx[N]<V offsets=idx[B]=0 offset2bag=idx[N]=0 mode=0 padding_idx=-1 !unchecked
@@ -322,7 +322,7 @@ fake_quantize_per_tensor_affine_cachemask  T=float scale=0.5 zero_point=0 quant_
 _fake_quantize_per_tensor_affine_cachemask_tensor_qparams  T=float scale=f32[1] zero_point=i32[1]=0 fake_quant_enabled=i64[1]=1 quant_min=0 quant_max=255
 _fake_quantize_learnable_per_tensor_affine  T=float scale=f32[1] zero_point=f32[1]=0 quant_min=0 quant_max=255 grad_factor=1.0
 _fake_quantize_learnable_per_tensor_affine_backward  T=float grad=[*S] self=[*S] scale=f32[1] zero_point=f32[1]=0 quant_min=0 quant_max=255 grad_factor=1.0
-fake_quantize_per_channel_affine_cachemask  T=float self=[C,*P] scale=f32[C] zero_point=i32[C]=0 axis=0 quant_min=0 quant_max=255
+fake_quantize_per_channel_affine_cachemask  T=float self=[C,*P] scale=f32[C] zero_point=i32[C]=0 axis=0 quant_min=0 quant_max=255 !unchecked
 _fake_quantize_learnable_per_channel_affine  T=float self=[C,*P] scale=f32[C] zero_point=f32[C]=0 axis=0 quant_min=0 quant_max=255 grad_factor=1.0
 _fake_quantize_learnable_per_channel_affine_backward  T=float grad=[C,*P] self=[C,*P] scale=f32[C] zero_point=f32[C]=0 axis=0 quant_min=0 quant_max=255 grad_factor=1.0
 
@@ -346,7 +346,7 @@ masked_fill.Tensor,masked_fill_.Tensor,masked_fill.Tensor_out  self=[*S] mask=bo
 masked_scatter  self=[*S] mask=bool[~S]=0 source=[*S] !unchecked
 masked_scatter_backward  grad_output=[*S] mask=bool[*S]=0 sizes=(*S) !unchecked
 masked_select  self=[*S] mask=bool[~S]
-segment_reduce  T=float data=[N,*P] reduce='sum'|'mean'|'max'|'min'|'prod' lengths=i64[1]=N indices=none offsets=none axis=0 unsafe=false initial=none
+segment_reduce  T=float data=[N,*P] reduce='sum'|'mean'|'max'|'min'|'prod' lengths=i64[1]=N indices=none offsets=none axis=0 unsafe=false initial=none !unchecked
 _segment_reduce_backward  T=float grad=[1,*P] output=[1,*P] data=[N,*P] reduce='sum'|'mean'|'max'|'min' lengths=i64[1]=N offsets=none axis=0 initial=none !unchecked
 matmul_backward  grad=[M,N] self=[M,K] other=[K,N] mask=bool^2
 
@@ -359,12 +359,13 @@ fft_fftfreq,fft_rfftfreq  n=1..6 d=1.0|0.5
 # Factories, random
 arange  start=0|1|0.5 end=3|5|4.5 step=1|2|0.5
 range  start=0|1|0.5 end=3|5|4.5 step=1|2 !unchecked
-linspace,logspace  start=0|1|0.5|[] end=3|5|4.5|[] steps=0..5 base=10.0|2.0
+linspace,logspace  start=0|1|0.5|[] end=3|5|4.5|[] steps=0..5 base=2.0|3.0
 eye  n=0..4 m=0..4
 bartlett_window,blackman_window,hamming_window,hann_window,kaiser_window  window_length=0..6 dtype=none|f32|f64|bf16
 empty_strided,new_empty_strided  size=(A,B) stride=(B,1)|(1,A)|(2*B,2)|(0,1)
 empty_permuted  size=(A,B,C) physical_layout=(0,1,2)|(2,0,1)|(1,2,0)
-randint,randint_like  high=3..9|i64[]=5 low=0..2
+randint  high=3..9|i64[]=5 low=0..2
+randint_like  high=3..9|i64[]=1 low=0..2
 randperm  n=0..6
 random  from=0..2 to=none|5..9
 random.to,random_.to,random.to_out  to=5..9

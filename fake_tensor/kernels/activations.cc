@@ -1,5 +1,7 @@
 // Activations and their gradients.
 
+#include <cmath>
+
 #include "ATen/MemoryOverlap.h"
 #include "ATen/OpMathType.h"
 #include "ATen/TensorIterator.h"
@@ -131,6 +133,16 @@ Tensor& RreluWithNoiseInPlace(Tensor& self, Tensor& noise, const Scalar& lower, 
   return RreluWithNoiseOut(self, noise, lower, upper, training, std::move(generator), self);
 }
 
+// Without noise it is the gradient of a leaky relu.
+Tensor RreluBackward(const Tensor& grad, const Tensor& self, const Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
+                     bool training, bool /*self_is_result*/) {
+  if (training && std::abs(upper.toDouble() - lower.toDouble()) > 1e-6) return noise.mul(grad);
+  Tensor out;
+  const at::TensorIterator iter = at::TensorIterator::borrowing_binary_op(out, self, grad);
+  RequireDtype("rrelu_with_noise_backward", iter.common_dtype(), kFloatDtypes);
+  return iter.output();
+}
+
 std::tuple<Tensor&, Tensor&> LogSigmoidForwardOut(const Tensor& self, Tensor& out, Tensor& buffer) {
   RequireDtype("log_sigmoid", self.scalar_type(), kFloatDtypes);
   TORCH_CHECK(out.scalar_type() == self.scalar_type() && buffer.scalar_type() == self.scalar_type(),
@@ -175,6 +187,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("rrelu_with_noise", RreluWithNoise, kThisForm);
   m.impl("rrelu_with_noise.out", RreluWithNoiseOut, kThisForm);
   m.impl("rrelu_with_noise_", RreluWithNoiseInPlace, kNestedToo);
+  m.impl("rrelu_with_noise_backward", RreluBackward);
   m.impl("log_sigmoid_forward", LogSigmoidForward, kThisForm);
   m.impl("log_sigmoid_forward.output", LogSigmoidForwardOut, kThisForm);
   m.impl("log_sigmoid_backward", LogSigmoidBackward, kThisForm);

@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include <tuple>
+
 #include "ATen/ExpandUtils.h"
 #include "ATen/MemoryOverlap.h"
 #include "ATen/TensorIndexing.h"
@@ -11,6 +13,11 @@
 #include "ATen/ops/masked_fill.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
+#include "torch/version.h"
+
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 11
+#include "ATen/native/TensorAdvancedIndexingUtils.h"
+#endif
 
 namespace ddpopt::kernels {
 namespace {
@@ -38,10 +45,22 @@ bool CheckMasks(const Tensor& self, const IndexList& indices) {
   return any;
 }
 
-void CheckAnyIndex(const char* name, const IndexList& indices) {
+// A mask without dimensions is no index for any of self's.
+void CheckAnyIndex(const char* name, const IndexList& indices, bool counts_scalar_masks = true) {
   bool any = false;
-  for (const std::optional<Tensor> index : indices) any |= Given(index);
+  for (const std::optional<Tensor> index : indices) {
+    any |= Given(index) && (counts_scalar_masks || index->dim() > 0 || !IsMask(index->scalar_type()));
+  }
   TORCH_CHECK(any, name, ": no index is given");
+}
+
+// Whether one mask alone selects what is filled.
+std::tuple<bool, Tensor> CanFillMasked(const Tensor& self, const IndexList& indices) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11
+  return at::indexing::impl::canDispatchToMaskedFill(self, indices);
+#else
+  return at::native::canDispatchToMaskedFill(self, indices, at::empty({}, at::kCPU));
+#endif
 }
 
 Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, bool accumulate, bool /*unsafe*/) {
@@ -51,7 +70,7 @@ Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, b
   const bool may_fill = !accumulate && values.numel() == 1;
   if (may_fill || self.numel() > 0) CheckAnyIndex("index_put_", indices);
   if (may_fill) {
-    const auto [is_fill, mask] = at::indexing::impl::canDispatchToMaskedFill(self, indices);
+    const auto [is_fill, mask] = CanFillMasked(self, indices);
     if (is_fill) return self.masked_fill_(mask, Empty({}, self.options()));
   }
   at::assert_no_overlap(self, values);
@@ -60,6 +79,7 @@ Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, b
   }
   at::native::checkIndexTensorTypes(indices, /*allow_int=*/true);
   TORCH_CHECK(self.scalar_type() == values.scalar_type(), "index_put_: dtypes differ: ", self.scalar_type(), " and ", values.scalar_type());
+  if (self.numel() > 0) CheckAnyIndex("index_put_", indices, /*counts_scalar_masks=*/false);
   if (CheckMasks(self, indices)) return self;
   const Tensor selected = at::index(self, indices);
   TORCH_CHECK(at::is_expandable_to(values.sizes(), selected.sizes()), "index_put_: shape ", values.sizes(), " doesn't broadcast to ",

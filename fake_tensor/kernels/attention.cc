@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/ExpandUtils.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
@@ -104,12 +105,12 @@ Tensor MaskedSoftmaxBackward(const Tensor& grad, const Tensor& output, const Ten
 
 // LibTorch's don't compare dtypes.
 Tensor SoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
-  TORCH_CHECK(grad_output.scalar_type() == output.scalar_type(), "_softmax_backward_data: expected ", grad_output.scalar_type(), ", found ",
+  TORCH_CHECK(grad_output.numel() == 0 || grad_output.scalar_type() == output.scalar_type(), "_softmax_backward_data: expected ", grad_output.scalar_type(), ", found ",
               output.scalar_type());
   return at::_softmax_backward_data(grad_output, output, dim, input_dtype);
 }
 Tensor LogSoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
-  TORCH_CHECK(grad_output.scalar_type() == output.scalar_type(), "_log_softmax_backward_data: expected ", grad_output.scalar_type(),
+  TORCH_CHECK(grad_output.numel() == 0 || grad_output.scalar_type() == output.scalar_type(), "_log_softmax_backward_data: expected ", grad_output.scalar_type(),
               ", found ", output.scalar_type());
   return at::_log_softmax_backward_data(grad_output, output, dim, input_dtype);
 }
@@ -169,11 +170,38 @@ Tensor TransformerEncoderLayer(const Tensor& src, int64_t embed_dim, int64_t num
   return EmptyContiguousLike(src);
 }
 
+// 1, the flash kernel, where it takes the operands; 0 is the composition of products and a softmax.
+int64_t FusedSdpChoice(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask, double dropout_p,
+                       bool /*is_causal*/, std::optional<double> /*scale*/, bool enable_gqa) {
+  constexpr int64_t kMath = 0, kFlash = 1;
+  if (!ClaimedDevice().is_cpu() || !at::globalContext().userEnabledFlashSDP() || dropout_p > 0.0) return kMath;
+  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || !IsFlashDtype(query.scalar_type())) return kMath;
+  for (const Tensor* other : {&key, &value}) {
+    const bool heads = enable_gqa ? other->size(1) != 0 && query.size(1) % other->size(1) == 0 : other->size(1) == query.size(1);
+    if (other->scalar_type() != query.scalar_type() || other->size(0) != query.size(0) || !heads) return kMath;
+    if (other->size(3) != query.size(3)) return kMath;
+  }
+  if (query.size(2) == 0 || key.size(2) == 0) return kMath;
+  if (Given(mask)) {
+    const auto fits = [&](int64_t dim, int64_t wanted) { return mask->size(dim) == wanted || mask->size(dim) == 1; };
+    if (mask->requires_grad() || !fits(-2, query.size(2)) || !fits(-1, key.size(2))) return kMath;
+    if (mask->dim() != 2 && !(mask->dim() == 4 && fits(0, query.size(0)) && fits(1, query.size(1)))) return kMath;
+  }
+  for (const Tensor* each : {&query, &key, &value}) {
+    if (each->stride(3) != 1) return kMath;
+  }
+  return kFlash;
+}
+
+constexpr FakeKernelOptions kSoftmax = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
+                                        .overlap = FakeKernelOptions::Overlap::kUnchecked};
+
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("_scaled_dot_product_flash_attention_for_cpu", FlashAttention);
   m.impl("_scaled_dot_product_flash_attention_for_cpu_backward", FlashAttentionBackward);
-  m.impl("_softmax_backward_data", SoftmaxBackward);
-  m.impl("_log_softmax_backward_data", LogSoftmaxBackward);
+  m.impl("_fused_sdp_choice", FusedSdpChoice);
+  m.impl("_softmax_backward_data", SoftmaxBackward, kSoftmax);
+  m.impl("_log_softmax_backward_data", LogSoftmaxBackward, kSoftmax);
   m.impl("_masked_softmax", MaskedSoftmax);
   m.impl("_masked_softmax_backward", MaskedSoftmaxBackward);
   m.impl("_transform_bias_rescale_qkv", TransformBiasRescaleQkv);

@@ -44,6 +44,19 @@ bool AllContiguous(const Tensor& input, std::initializer_list<const MaybeTensor*
   return contiguous;
 }
 
+// In the input's memory format. The kernel for contiguous tensors takes any that fits, even where sizes of 1 leave open which it is.
+Tensor EmptyInFormat(const Tensor& input, std::initializer_list<const MaybeTensor*> tensors) {
+  at::MemoryFormat format = input.suggest_memory_format();
+  bool contiguous = true;
+  for (const MaybeTensor* tensor : tensors) contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
+  if (contiguous && format == at::MemoryFormat::Contiguous && !input.is_contiguous()) {
+    for (const at::MemoryFormat last : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
+      if (input.is_contiguous(last)) format = last;
+    }
+  }
+  return Empty(input.sizes(), input.options(), format);
+}
+
 at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                                  const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training) {
   TORCH_CHECK(Given(running_mean) == Given(running_var), name, ": running_mean and running_var go together");
@@ -63,7 +76,7 @@ Normed NativeBatchNorm(const Tensor& input, const MaybeTensor& weight, const May
                        const MaybeTensor& running_var, bool training, double /*momentum*/, double /*eps*/) {
   const at::TensorOptions stats = CheckBatchNorm("native_batch_norm", input, weight, bias, running_mean, running_var, training);
   const int64_t saved = training ? input.size(1) : 0;
-  return {EmptySuggestedLike(input), Empty({saved}, stats), Empty({saved}, stats)};
+  return {EmptyInFormat(input, {&weight, &bias, &running_mean, &running_var}), Empty({saved}, stats), Empty({saved}, stats)};
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,

@@ -5,6 +5,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/resize.h"
+#include "ATen/ops/nll_loss_forward.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
 #include "fake_tensor/kernels/typed_outputs.h"
@@ -98,6 +99,23 @@ void CheckNllLoss2d(const char* name, const Tensor& self, const Tensor& target, 
   if (self.numel() != 0) CheckDtype(name, *weight, self.scalar_type());
 }
 
+// LibTorch's don't compare dtypes.
+void CheckNllWeight(const Tensor& self, const MaybeTensor& weight) {
+  if (Given(weight) && self.numel() != 0) CheckDtype("nll_loss", *weight, self.scalar_type());
+}
+std::tuple<Tensor, Tensor> NllLossForward(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
+                                          int64_t ignore_index) {
+  std::tuple<Tensor, Tensor> loss = at::nll_loss_forward(self, target, weight, reduction, ignore_index);
+  CheckNllWeight(self, weight);
+  return loss;
+}
+std::tuple<Tensor&, Tensor&> NllLossForwardOut(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
+                                               int64_t ignore_index, Tensor& output, Tensor& total_weight) {
+  at::nll_loss_forward_out(output, total_weight, self, target, weight, reduction, ignore_index);
+  CheckNllWeight(self, weight);
+  return {output, total_weight};
+}
+
 std::tuple<Tensor, Tensor> NllLoss2dForward(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
                                             int64_t /*ignore_index*/) {
   CheckNllLoss2d("nll_loss2d", self, target, weight);
@@ -107,8 +125,10 @@ std::tuple<Tensor, Tensor> NllLoss2dForward(const Tensor& self, const Tensor& ta
 std::tuple<Tensor&, Tensor&> NllLoss2dForwardOut(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
                                                  int64_t ignore_index, Tensor& output, Tensor& total_weight) {
   const auto [loss, total] = NllLoss2dForward(self, target, weight, reduction, ignore_index);
-  CheckOutDtype(loss, output);
-  CheckOutDtype(total, total_weight);
+  if (self.numel() != 0) {
+    CheckOutDtype(loss, output);
+    CheckOutDtype(total, total_weight);
+  }
   output.resize_(loss.sizes());
   total_weight.resize_({});
   return {output, total_weight};
@@ -182,6 +202,8 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("multilabel_margin_loss_forward.output", MultilabelMarginLossForwardOut);
   m.impl("multilabel_margin_loss_backward", MultilabelMarginLossBackward);
   m.impl("multilabel_margin_loss_backward.grad_input", OutOf<MultilabelMarginLossBackward>::Contiguous);
+  m.impl("nll_loss_forward", NllLossForward, kThisForm);
+  m.impl("nll_loss_forward.output", NllLossForwardOut, kThisForm);
   m.impl("nll_loss2d_forward", NllLoss2dForward);
   m.impl("nll_loss2d_forward.output", NllLoss2dForwardOut);
   m.impl("nll_loss2d_backward", NllLoss2dBackward);

@@ -1,9 +1,11 @@
 // Convolution, forward and backward, as the CPU runs it: which of oneDNN's and the native kernels takes a call decides the strides.
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/add.h"
@@ -100,7 +102,7 @@ bool UsesOneDnn(const Tensor& input, const Tensor& weight, const Call& call) {
     dilated |= window.dilation[i] != 1;
     big_output_padding |= window.output_padding[i] >= window.stride[i];
   }
-  if (call.transposed && big_output_padding) return false;
+  if ((call.transposed && big_output_padding) || !at::globalContext().userEnabledMkldnn()) return false;
   if (input.scalar_type() == at::kBFloat16) return true;
   if (input.scalar_type() != at::kFloat) return false;
   const auto last = [](const Tensor& t, int64_t i) { return t.size(t.dim() - i); };
@@ -124,13 +126,14 @@ MemoryFormat OneDnnFormat(const Tensor& input, const Tensor& weight) {
   return last ? MemoryFormat::ChannelsLast3d : MemoryFormat::Contiguous;
 }
 
-void CheckOneDnn(const Tensor& input, const Tensor& weight, const Call& call, const std::vector<int64_t>& sizes) {
+void CheckOneDnn(const Tensor& input, const Tensor& weight, const Call& call, const std::vector<int64_t>& sizes, bool forward) {
   for (const int64_t size : sizes) {
     TORCH_CHECK(size >= 0, "convolution: the output would have a negative size, input ", input.sizes(), ", weight ", weight.sizes());
   }
   for (std::size_t i = 0; i < call.window.kernel.size(); ++i) {
     TORCH_CHECK(call.window.kernel[i] > 0, "convolution: kernel sizes must be positive, not ", weight.sizes());
-    TORCH_CHECK(call.window.dilation[i] > 0, "convolution: dilations must be positive");
+    TORCH_CHECK(call.window.dilation[i] > 0 || (call.transposed && call.window.kernel[i] == 1) || !forward,
+                "convolution: dilations must be positive");
   }
 }
 
@@ -166,7 +169,7 @@ Tensor Convolution(const Tensor& input_arg, const Tensor& weight_arg, const Mayb
     case Backend::kOneDnn:
       TORCH_CHECK(input.scalar_type() == weight.scalar_type() && (!Given(bias) || bias->scalar_type() == input.scalar_type()),
                   "convolution: input, weight and bias must have one dtype");
-      CheckOneDnn(input, weight, call, sizes);
+      CheckOneDnn(input, weight, call, sizes, /*forward=*/true);
       output = Empty(sizes, input.options(), OneDnnFormat(input, weight));
       break;
     case Backend::kNative: {
@@ -211,8 +214,10 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
       const MemoryFormat format = OneDnnFormat(input, weight);
       if (output_mask[0] || output_mask[1] || output_mask[2]) {
         CheckOneDnnDtype(grad_output);
-        CheckOneDnn(input, weight, call, sizes);
-        TORCH_CHECK(grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ", grad_output.sizes(),
+        CheckOneDnn(input, weight, call, sizes, /*forward=*/false);
+        const std::vector<int64_t>& dilation = call.window.dilation;
+        const bool dilated = std::all_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 0; });
+        TORCH_CHECK(!dilated || grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ", grad_output.sizes(),
                     ", not ", IntArrayRef(sizes));
       }
       if (output_mask[0]) {
@@ -260,7 +265,7 @@ Tensor OneDnnConvolution(const Tensor& input, const Tensor& weight, const MaybeT
   TORCH_CHECK(!Given(bias) || (bias->dim() == 1 && bias->size(0) == weight.size(0)), "mkldnn_convolution: the bias must have ",
               weight.size(0), " elements");
   const std::vector<int64_t> sizes = OutputSizes(input, weight, call);
-  CheckOneDnn(input, weight, call, sizes);
+  CheckOneDnn(input, weight, call, sizes, /*forward=*/true);
   return Empty(sizes, input.options(), OneDnnFormat(input, weight));
 }
 

@@ -85,7 +85,7 @@ Tensor Bincount(const Tensor& self, const MaybeTensor& weights, int64_t minlengt
 
 Tensor RepeatInterleave(const Tensor& repeats, std::optional<int64_t> output_size) {
   TORCH_CHECK(repeats.dim() == 1, "repeat_interleave: repeats must be a vector, not ", repeats.sizes());
-  TORCH_CHECK(repeats.scalar_type() == at::kLong || repeats.scalar_type() == at::kInt, "repeat_interleave: repeats can't be ",
+  TORCH_CHECK(c10::isIntegralType(repeats.scalar_type(), /*includeBool=*/false), "repeat_interleave: repeats can't be ",
               repeats.scalar_type());
   if (repeats.numel() == 0) return Empty({0}, repeats.options());
   if (!output_size.has_value()) RefuseShape("repeat_interleave");

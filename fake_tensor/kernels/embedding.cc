@@ -69,7 +69,8 @@ Bags EmbeddingBag(const Tensor& weight, const Tensor& indices, const Tensor& off
   }
   Tensor bag_size = Empty(offsets.sizes(), index_options);
   bag_size.resize_({bags});
-  const Tensor max_indices = mode == kMax ? Empty({bags, weight.size(1)}, index_options) : Empty({bags}, index_options);
+  Tensor max_indices = Empty({bags}, index_options);
+  if (mode == kMax) max_indices.resize_({bags, weight.size(1)});
   return {Empty({bags, weight.size(1)}, weight.options()), offset2bag, bag_size, max_indices};
 }
 
@@ -100,10 +101,13 @@ Tensor EmbeddingBagBackward(const Tensor& grad, const Tensor& indices, const Ten
   if (indices.scalar_type() == at::kLong || indices.scalar_type() == offsets.scalar_type()) {
     CheckContiguous("_embedding_bag_backward", indices);
   }
+  if (offsets.scalar_type() == at::kLong || indices.scalar_type() == offsets.scalar_type()) {
+    CheckContiguous("_embedding_bag_backward", offsets);
+  }
   CheckContiguous("_embedding_bag_backward", offset2bag);
   const Tensor& index = indices.scalar_type() == at::kLong ? indices : offsets;
   // Bags that weren't kept are found again.
-  return EmbeddingBagDenseBackward(grad, index, offset2bag.numel() == 0 ? index : offset2bag, bag_size, maximum_indices, num_weights,
+  return EmbeddingBagDenseBackward(grad, index, offset2bag.numel() == 0 && indices.numel() != 0 ? index : offset2bag, bag_size, maximum_indices, num_weights,
                                    scale_grad_by_freq, mode, per_sample_weights, padding_idx);
 }
 
@@ -119,7 +123,7 @@ Tensor EmbeddingBagPerSampleWeightsBackward(const Tensor& grad, const Tensor& we
   CheckIndices(kName, offset2bag);
   // Int32 indices beside int64 offsets are copied.
   if (indices.scalar_type() == at::kLong || indices.scalar_type() == offsets.scalar_type()) CheckContiguous(kName, indices);
-  if (offset2bag.numel() != 0) {
+  if (offset2bag.numel() != 0 || indices.numel() == 0) {
     CheckContiguous(kName, offset2bag);
     CheckSameIndex(kName, indices.scalar_type() == at::kLong ? indices : offsets, offset2bag);
   }

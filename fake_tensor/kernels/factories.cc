@@ -2,12 +2,16 @@
 
 #define AT_PER_OPERATOR_HEADERS
 
+#include <cmath>
 #include <optional>
+#include <type_traits>
 
 #include "ATen/core/Tensor.h"
 #include "ATen/native/TensorFactories.h"
 #include "ATen/ops/linspace.h"
+#include "ATen/ops/linspace_meta_dispatch.h"
 #include "ATen/ops/logspace.h"
+#include "ATen/ops/logspace_meta_dispatch.h"
 #include "ATen/ops/scalar_tensor.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/dtypes.h"
@@ -35,7 +39,11 @@ Scalar End(const Tensor& value) {
 }
 
 // What the kernels check of a range: the dtype if there are two numbers or more, else whether the number fits, which a tensor doesn't tell.
-Tensor& CheckRange(Tensor& out, int64_t steps) {
+Tensor& CheckRange(Tensor& out, int64_t steps, const Scalar& start, const Scalar& end) {
+  if (steps > 1) {
+    CheckConvertible(start, out.scalar_type());
+    CheckConvertible(end, out.scalar_type());
+  }
   if (steps > 1) RequireDtype("linspace and logspace", out.scalar_type(), kRealDtypes | kComplexDtypes);
   return out;
 }
@@ -43,26 +51,29 @@ Tensor& CheckRange(Tensor& out, int64_t steps) {
 template <typename Start, typename Stop>
 Tensor& LinspaceOut(const Start& start, const Stop& end, int64_t steps, Tensor& out) {
   const Scalar first = End(start);
-  at::linspace_out(out, first, End(end), steps);
+  at::meta::linspace_out(out, first, End(end), steps);
   if (steps > 0) CheckConvertible(first, out.scalar_type());
-  return CheckRange(out, steps);
+  return CheckRange(out, steps, End(start), End(end));
 }
 template <typename Start, typename Stop>
 Tensor Linspace(const Start& start, const Stop& end, int64_t steps, Dtype dtype, Layout layout, Device /*device*/, Pin /*pin*/) {
   Tensor out = at::linspace(End(start), End(end), steps, dtype, layout, c10::Device(c10::kMeta), std::nullopt);
   if (steps > 0) CheckConvertible(End(start), out.scalar_type());
-  return CheckRange(out, steps);
+  return CheckRange(out, steps, End(start), End(end));
 }
 template <typename Start, typename Stop>
 Tensor& LogspaceOut(const Start& start, const Stop& end, int64_t steps, double base, Tensor& out) {
-  at::logspace_out(out, End(start), End(end), steps, base);
-  return CheckRange(out, steps);
+  if constexpr (std::is_same_v<Start, Scalar>) {
+    if (steps == 1 && !start.isComplex()) CheckConvertible(std::pow(base, start.toDouble()), out.scalar_type());
+  }
+  at::meta::logspace_out(out, End(start), End(end), steps, base);
+  return CheckRange(out, steps, End(start), End(end));
 }
 template <typename Start, typename Stop>
 Tensor Logspace(const Start& start, const Stop& end, int64_t steps, double base, Dtype dtype, Layout layout, Device /*device*/,
                 Pin /*pin*/) {
   Tensor out = at::logspace(End(start), End(end), steps, base, dtype, layout, c10::Device(c10::kMeta), std::nullopt);
-  return CheckRange(out, steps);
+  return CheckRange(out, steps, End(start), End(end));
 }
 
 Tensor& RandpermOut(int64_t n, std::optional<at::Generator> /*generator*/, Tensor& out) {
@@ -91,8 +102,8 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("linspace.Tensor_Tensor", Linspace<Tensor, Tensor>, kThisForm);
   m.impl("linspace.Tensor_Scalar", Linspace<Tensor, Scalar>, kThisForm);
   m.impl("linspace.Scalar_Tensor", Linspace<Scalar, Tensor>, kThisForm);
-  m.impl("linspace.out", LinspaceOut<Scalar, Scalar>, kThisForm);
-  m.impl("logspace.out", LogspaceOut<Scalar, Scalar>, kThisForm);
+  m.impl("linspace.out", LinspaceOut<Scalar, Scalar>, kNestedToo);
+  m.impl("logspace.out", LogspaceOut<Scalar, Scalar>, kNestedToo);
   m.impl("linspace.Tensor_Tensor_out", LinspaceOut<Tensor, Tensor>, kThisForm);
   m.impl("linspace.Tensor_Scalar_out", LinspaceOut<Tensor, Scalar>, kThisForm);
   m.impl("linspace.Scalar_Tensor_out", LinspaceOut<Scalar, Tensor>, kThisForm);

@@ -57,6 +57,7 @@ std::tuple<Tensor, Tensor> PerChannel(const Tensor& self, const Tensor& scale, c
               zero_dtype);
   CheckChannels(self, scale, zero_point, axis);
   CheckLevels(quant_min, quant_max);
+  TORCH_CHECK(zero_point.numel() > 0 || zero_point.scalar_type() != at::kInt, "fake_quantize: there are no channels");
   TORCH_CHECK(axis >= 0 && axis <= self.dim(), "fake_quantize: there is no axis ", axis);
   TORCH_CHECK(self.is_floating_point(), "fake_quantize: floating-point tensors are wanted, not ", self.scalar_type());
   return LikeWithMask(self);
@@ -88,14 +89,18 @@ std::tuple<Tensor, Tensor, Tensor> LearnablePerTensorBackward(const Tensor& grad
   CheckOne(scale[0], "scale");
   CheckOne(zero_point[0], "zero_point");
   CheckLearnableBackward(grad, self, scale, quant_min, quant_max);
+  TORCH_CHECK(self.scalar_type() == at::kBFloat16 || zero_point.scalar_type() == at::kFloat, "fake_quantize: zero_point must be float");
   if (self.numel() == 0) return {self, scale, zero_point};
-  at::infer_size(self.sizes(), grad.sizes());
+  const std::vector<int64_t> sizes = at::infer_size(self.sizes(), grad.sizes());
   const at::TensorOptions options = self.options().dtype(at::kFloat);
-  return {at::empty_like(self, options), Empty({1}, options), Empty({1}, options)};
+  const bool broadcast = self.sizes() != at::IntArrayRef(sizes);
+  return {broadcast ? Empty(sizes, options) : at::empty_like(self, options), Empty({1}, options), Empty({1}, options)};
 }
 
 Tensor LearnablePerChannel(const Tensor& self, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t quant_min,
                            int64_t quant_max, double /*grad_factor*/) {
+  TORCH_CHECK(zero_point.scalar_type() != at::kBool && !zero_point.is_complex(), "fake_quantize: zero_point can't be ",
+              zero_point.scalar_type());
   return std::get<0>(PerChannel(self, scale, zero_point.to(at::kInt), axis, quant_min, quant_max));
 }
 
@@ -105,6 +110,7 @@ std::tuple<Tensor, Tensor, Tensor> LearnablePerChannelBackward(const Tensor& gra
   CheckLearnableBackward(grad, self, scale, quant_min, quant_max);
   TORCH_CHECK(grad.sizes() == self.sizes(), "fake_quantize: gradient and input differ in shape: ", grad.sizes(), " and ", self.sizes());
   CheckChannels(self, scale, zero_point, axis);
+  TORCH_CHECK(zero_point.numel() > 0, "fake_quantize: there are no channels");
   if (self.numel() == 0) return {self, scale, zero_point};
   TORCH_CHECK(axis >= 0 && axis < self.dim(), "fake_quantize: there is no axis ", axis);
   const at::TensorOptions options = self.options().dtype(at::kFloat);

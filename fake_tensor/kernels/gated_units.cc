@@ -57,6 +57,7 @@ Tensor GluJvp(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim)
   return result;
 }
 
+// (Of the unit's gradient only the size has a part in it.)
 Tensor GluBackwardJvp(const Tensor& grad_x, const Tensor& grad_glu, const Tensor& x, const Tensor& dgrad_glu, const Tensor& dx,
                       int64_t dim) {
   dim = at::maybe_wrap_dim(dim, x.dim());
@@ -67,7 +68,7 @@ Tensor GluBackwardJvp(const Tensor& grad_x, const Tensor& grad_glu, const Tensor
   const Tensor db = dx.narrow(dim, half, half);
   const Tensor slope = db - db * gate;
   const Tensor first = dgrad_glu * gate + grad_x.narrow(dim, 0, half) * slope;
-  const Tensor second = first * a + grad_x.narrow(dim, half, half) * slope + da * grad_glu;
+  const Tensor second = first * a + grad_x.narrow(dim, half, half) * slope + da;
   return at::cat({first, second}, dim);
 }
 

@@ -5,8 +5,10 @@
 #include <tuple>
 #include <vector>
 
+#include "ATen/MemoryOverlap.h"
 #include "ATen/WrapDimUtils.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/native/Resize.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
@@ -66,6 +68,7 @@ std::vector<Tensor> HistogramddBinEdges(const Tensor& self, IntArrayRef bins, Ma
                                         bool /*density*/) {
   CheckPoints(self, bins.size());
   CheckRange(self, range, bins.size());
+  TORCH_CHECK(self.scalar_type() != at::kBool, "histogramdd: there are no edges of dtype Bool");
   std::vector<Tensor> edges;
   // No bins still have an edge.
   for (const int64_t count : bins) edges.push_back(Empty({count + 1}, self.options()));
@@ -155,7 +158,28 @@ Tensor SegmentReduceBackward(const Tensor& grad, const Tensor& /*output*/, const
   return Empty(data.sizes(), grad.options());
 }
 
-// Counts are added into out= tensors as they are.
+// Counts are added into out= tensors as they are, and divided for a density; edges are copied.
+using Histogram = std::tuple<Tensor&, Tensor&>;
+Histogram HistogramInto(const std::tuple<Tensor, Tensor>& result, bool density, Tensor& hist, Tensor& edges) {
+  const auto fill = [](const Tensor& from, Tensor& to) {
+    TORCH_CHECK(from.scalar_type() == to.scalar_type(), "histogram: out= must be ", from.scalar_type(), ", not ", to.scalar_type());
+    at::native::resize_output(to, from.sizes());
+  };
+  fill(std::get<0>(result), hist);
+  fill(std::get<1>(result), edges);
+  at::assert_no_internal_overlap(edges);
+  if (density) at::assert_no_internal_overlap(hist);
+  return {hist, edges};
+}
+Histogram HistogramBinTensorOut(const Tensor& self, const Tensor& bins, const MaybeTensor& weight, bool density, Tensor& hist,
+                                Tensor& edges) {
+  return HistogramInto(HistogramBinTensor(self, bins, weight, density), density, hist, edges);
+}
+Histogram HistogramBinCountOut(const Tensor& self, int64_t bins, MaybeRange range, const MaybeTensor& weight, bool density, Tensor& hist,
+                               Tensor& edges) {
+  return HistogramInto(HistogramBinCount(self, bins, range, weight, density), density, hist, edges);
+}
+
 constexpr FakeKernelOptions kCountedInto = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
                                             .out_strides = FakeKernelOptions::OutStrides::kContiguous,
                                             .overlap = FakeKernelOptions::Overlap::kUnchecked};
@@ -164,8 +188,10 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("_histogramdd_bin_edges", HistogramddBinEdges);
   m.impl("_histogramdd_from_bin_cts", HistogramddFromBinCts);
   m.impl("_histogramdd_from_bin_tensors", HistogramddFromBinTensors);
-  m.impl("histogram.bins_tensor", HistogramBinTensor, kCountedInto);
-  m.impl("histogram.bin_ct", HistogramBinCount, kCountedInto);
+  m.impl("histogram.bins_tensor", HistogramBinTensor, kThisForm);
+  m.impl("histogram.bins_tensor_out", HistogramBinTensorOut, kThisForm);
+  m.impl("histogram.bin_ct", HistogramBinCount, kThisForm);
+  m.impl("histogram.bin_ct_out", HistogramBinCountOut, kThisForm);
   m.impl("histc", Histc, kCountedInto);
   m.impl("segment_reduce", SegmentReduce);
   m.impl("_segment_reduce_backward", SegmentReduceBackward);

@@ -158,15 +158,36 @@ std::pair<Tensor, Tensor> WithSlice(const Tensor& self, int64_t dim, const Tenso
   sizes[dim] = 1;
   return {Empty({1}, index.options()), Empty(sizes, source.options())};
 }
+// Nothing is added along a dimension of size 0, into which no index could point.
+bool IsNothing(const Tensor& self, int64_t dim, const Tensor& index) {
+  return index.dim() <= 1 && index.numel() == 0 && self.dim() > 0 && self.size(dim) == 0;
+}
+Tensor WithSize(const Tensor& tensor, int64_t dim, int64_t size) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes[at::maybe_wrap_dim(dim, tensor.dim())] = size;
+  return Empty(sizes, tensor.options());
+}
+
 Tensor IndexAdd(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  if (IsNothing(self, dim, index)) return WithSize(IndexAdd(WithSize(self, dim, 1), dim, index, source, alpha), dim, 0);
   const auto [one, slice] = WithSlice(self, dim, index, source);
   return at::index_add(self, dim, one, slice, alpha);
 }
 Tensor& IndexAddInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  if (IsNothing(self, dim, index)) {
+    IndexAdd(self, dim, index, source, alpha);
+    return self;
+  }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   return self.index_add_(dim, one, slice, alpha);
 }
 Tensor& IndexAddOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, Tensor& out) {
+  if (IsNothing(self, dim, index)) {
+    const Tensor result = IndexAdd(self, dim, index, source, alpha);
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_add: out= must be ", result.scalar_type(), ", not ", out.scalar_type());
+    at::native::resize_output(out, result.sizes());
+    return out;
+  }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   return at::index_add_out(out, self, dim, one, slice, alpha);
 }
@@ -179,21 +200,36 @@ void CheckReducible(const Tensor& self, const Tensor& index, c10::string_view re
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
   } else if (index.numel() > 0 && (reduce == "amax" || reduce == "amin")) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kBoolDtype);
+  } else if (reduce == "mean") {
+    RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kComplexDtypes);
   }
 }
 Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce, bool include_self) {
+  if (IsNothing(self, dim, index)) {
+    return WithSize(IndexReduce(WithSize(self, dim, 1), dim, index, source, reduce, include_self), dim, 0);
+  }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   CheckReducible(self, index, reduce, include_self);
   return at::index_reduce(self, dim, one, slice, reduce, include_self);
 }
 Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
                            bool include_self) {
+  if (IsNothing(self, dim, index)) {
+    IndexReduce(self, dim, index, source, reduce, include_self);
+    return self;
+  }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   CheckReducible(self, index, reduce, include_self);
   return self.index_reduce_(dim, one, slice, reduce, include_self);
 }
 Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
                        bool include_self, Tensor& out) {
+  if (IsNothing(self, dim, index)) {
+    const Tensor result = IndexReduce(self, dim, index, source, reduce, include_self);
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_reduce: out= must be ", result.scalar_type(), ", not ", out.scalar_type());
+    at::native::resize_output(out, result.sizes());
+    return out;
+  }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   CheckReducible(self, index, reduce, include_self);
   return at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);

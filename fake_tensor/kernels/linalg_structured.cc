@@ -15,6 +15,8 @@
 #include "ATen/ops/linalg_lu.h"
 #include "ATen/ops/linalg_lu_factor_ex.h"
 #include "ATen/ops/linalg_lu_solve.h"
+#include "ATen/ops/linalg_vector_norm.h"
+#include "ATen/ops/norm_meta_dispatch.h"
 #include "ATen/ops/renorm.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
@@ -24,6 +26,8 @@ namespace ddpopt::kernels {
 namespace {
 
 using at::Tensor;
+using MaybeDtype = std::optional<at::ScalarType>;
+using MaybeScalar = std::optional<at::Scalar>;
 
 void CheckPivots(const Tensor& a, bool pivot, const char* op) {
   TORCH_CHECK(pivot || a.numel() == 0 || !ClaimedDevice().is_cpu(), op, ": LU without pivoting is not implemented on the CPU");
@@ -89,12 +93,61 @@ std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> SolveExOut(const Tensor& a, const
   return {result, lu, pivots, info};
 }
 
-Tensor Renorm(const Tensor& self, const at::Scalar& p, int64_t dim, const at::Scalar& maxnorm) {
-  Tensor result = at::renorm(self, p, dim, maxnorm);
+// The CPU's kernel divides by a norm, which looks at more than the Meta kernel does, and writes with an iterator of its own.
+void CheckRenorm(const Tensor& self, int64_t dim) {
   at::maybe_wrap_dim(dim, self.dim());
   CheckFloatingOrComplex(self, "renorm");
+}
+Tensor Renorm(const Tensor& self, const at::Scalar& p, int64_t dim, const at::Scalar& maxnorm) {
+  Tensor result = at::renorm(self, p, dim, maxnorm);
+  CheckRenorm(self, dim);
   return result;
 }
+Tensor& RenormOut(const Tensor& self, const at::Scalar& p, int64_t dim, const at::Scalar& maxnorm, Tensor& out) {
+  at::renorm_out(out, self, p, dim, maxnorm);
+  CheckRenorm(self, dim);
+  at::assert_no_internal_overlap(out);
+  at::assert_no_partial_overlap(out, self);
+  return out;
+}
+Tensor& RenormInPlace(Tensor& self, const at::Scalar& p, int64_t dim, const at::Scalar& maxnorm) {
+  return RenormOut(self, p, dim, maxnorm, self);
+}
+
+// Where nothing is summed, elements are written one by one.
+Tensor& CheckVectorNorm(const Tensor& self, Tensor& out) {
+  if (out.numel() == self.numel()) at::assert_no_internal_overlap(out);
+  return out;
+}
+Tensor& VectorNormOut(const Tensor& self, const at::Scalar& ord, at::OptionalIntArrayRef dim, bool keepdim, MaybeDtype dtype, Tensor& out) {
+  at::linalg_vector_norm_out(out, self, ord, dim, keepdim, dtype);
+  return CheckVectorNorm(self, out);
+}
+
+// The CPU's kernel of norm is the one of linalg_vector_norm, whose demands come on top.
+Tensor& NormInto(const Tensor& self, const MaybeScalar& p, at::IntArrayRef dim, bool keepdim, MaybeDtype dtype, Tensor& out) {
+  TORCH_CHECK(!p.has_value() || !p->isComplex(), "norm: the order is complex: ", *p);
+  at::linalg_vector_norm_out(out, self, p.value_or(2), dim, keepdim, dtype);
+  return CheckVectorNorm(self, out);
+}
+Tensor NormOfDims(const Tensor& self, const MaybeScalar& p, at::IntArrayRef dim, bool keepdim) {
+  Tensor out = at::meta::norm(self, p, dim, keepdim);
+  return NormInto(self, p, dim, keepdim, std::nullopt, out);
+}
+Tensor NormOfDimsAs(const Tensor& self, const MaybeScalar& p, at::IntArrayRef dim, bool keepdim, at::ScalarType dtype) {
+  Tensor out = at::meta::norm(self, p, dim, keepdim, dtype);
+  return NormInto(self, p, dim, keepdim, dtype, out);
+}
+Tensor& NormOfDimsOut(const Tensor& self, const MaybeScalar& p, at::IntArrayRef dim, bool keepdim, Tensor& out) {
+  at::meta::norm_out(out, self, p, dim, keepdim);
+  return NormInto(self, p, dim, keepdim, std::nullopt, out);
+}
+Tensor& NormOfDimsAsOut(const Tensor& self, const MaybeScalar& p, at::IntArrayRef dim, bool keepdim, at::ScalarType dtype, Tensor& out) {
+  at::meta::norm_out(out, self, p, dim, keepdim, dtype);
+  return NormInto(self, p, dim, keepdim, dtype, out);
+}
+Tensor Norm(const Tensor& self, const at::Scalar& p) { return NormOfDims(self, p, {}, false); }
+Tensor NormAs(const Tensor& self, const MaybeScalar& p, at::ScalarType dtype) { return NormOfDimsAs(self, p, {}, false, dtype); }
 
 // out= tensors of linear algebra are filled by copies, which refuse memory that elements share.
 void CheckedOuts(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -121,7 +174,16 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("linalg_lu_solve.out", LuSolveOut);
   m.impl("_linalg_solve_ex", SolveEx);
   m.impl("_linalg_solve_ex.result", SolveExOut);
-  m.impl("renorm", Renorm, kStructured);
+  m.impl("renorm", Renorm, kThisForm);
+  m.impl("renorm.out", RenormOut, kThisForm);
+  m.impl("renorm_", RenormInPlace, kThisForm);
+  m.impl("linalg_vector_norm.out", VectorNormOut, kThisForm);
+  m.impl("norm.ScalarOpt_dim", NormOfDims, kNestedToo);
+  m.impl("norm.ScalarOpt_dim_dtype", NormOfDimsAs, kNestedToo);
+  m.impl("norm.out", NormOfDimsOut, kNestedToo);
+  m.impl("norm.dtype_out", NormOfDimsAsOut, kNestedToo);
+  m.impl("norm.Scalar", Norm);
+  m.impl("norm.ScalarOpt_dtype", NormAs);
   for (const char* name : {"linalg_inv_ex.inverse", "linalg_cholesky_ex.L", "_linalg_det.result", "_linalg_slogdet.sign",
                            "_linalg_eigh.eigenvalues", "linalg_qr.out", "linalg_ldl_factor_ex.out", "linalg_ldl_solve.out"}) {
     m.impl(name, CheckedOuts);

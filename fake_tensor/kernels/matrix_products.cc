@@ -5,18 +5,21 @@
 
 #include "ATen/ExpandUtils.h"
 #include "ATen/MemoryOverlap.h"
+#include "ATen/OpMathType.h"
 #include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/_addmm_activation.h"
-#include "ATen/ops/addmm.h"
-#include "ATen/ops/addmv.h"
-#include "ATen/ops/baddbmm.h"
-#include "ATen/ops/bmm.h"
-#include "ATen/ops/mm.h"
+#include "ATen/ops/addmm_meta_dispatch.h"
+#include "ATen/ops/addmv_meta_dispatch.h"
+#include "ATen/ops/baddbmm_meta_dispatch.h"
+#include "ATen/ops/bmm_meta_dispatch.h"
+#include "ATen/ops/mm_meta_dispatch.h"
+#include "ATen/ops/mul.h"
 #include "ATen/ops/mvlgamma.h"
 #include "c10/core/Scalar.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/linalg_shapes.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -26,11 +29,8 @@ namespace {
 using at::Scalar;
 using at::Tensor;
 
-// A factor that the kernel converts to the tensors' dtype.
-void CheckFactor(const Scalar& factor, c10::ScalarType dtype, const char* op) {
-  TORCH_CHECK(!factor.isComplex() || at::isComplexType(dtype) || factor.toComplexDouble().imag() == 0, op, ": the factor ", factor,
-              " is complex, the tensors aren't");
-}
+// A factor that the kernel converts to the dtype it computes in.
+void CheckFactor(const Scalar& factor, c10::ScalarType dtype) { CheckConvertible(factor, at::toOpMathType(dtype)); }
 
 // In place, elements may share memory where the kernel doesn't copy.
 Tensor& CheckedInPlace(Tensor& self, const Tensor& result, const char* op) {
@@ -39,68 +39,105 @@ Tensor& CheckedInPlace(Tensor& self, const Tensor& result, const char* op) {
   return self;
 }
 
+void CheckProductDtype(c10::ScalarType dtype, const char* op) { RequireDtype(op, dtype, kRealDtypes | kComplexDtypes); }
+
+// The summand is there already, times beta, or is to be ignored.
+void ScaleBy(const Scalar& beta, const Tensor& result) {
+  if (beta.toComplexDouble() == 0.0) return;
+  Tensor scaled = result;
+  scaled.mul_(beta);
+}
+
+// result = beta * self + alpha * mat1 * mat2, all of the right shapes: what the CPU's kernel refuses on its way to BLAS. Without elements it
+// gets nowhere, without columns it only scales.
+void AddProductInto(const Tensor& result, const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
+                    const Scalar& alpha, const char* op) {
+  CheckSameDtype(mat1, mat2, op);
+  if (result.numel() == 0) return;
+  const bool adds = beta.toComplexDouble() != 0.0;
+  Tensor sum = result;
+  if (adds && !self.is_same(result)) sum.copy_(self);
+  if (mat1.size(1) == 0) return ScaleBy(beta, result);
+  CheckProductDtype(result.scalar_type(), op);
+  CheckFactor(beta, result.scalar_type());
+  CheckFactor(alpha, result.scalar_type());
+}
+
+// The same for batches. The kernel reads the operands as the first factor's dtype.
+void AddBatchedProductInto(const Tensor& result, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha,
+                           const char* op) {
+  if (result.numel() == 0) return;
+  if (batch1.size(2) == 0) return ScaleBy(beta, result);
+  CheckProductDtype(batch1.scalar_type(), op);
+  CheckSameDtype(result, batch1, op);
+  CheckSameDtype(batch1, batch2, op);
+  CheckFactor(beta, result.scalar_type());
+  CheckFactor(alpha, result.scalar_type());
+}
+
 Tensor Mm(const Tensor& self, const Tensor& mat2) {
-  Tensor product = at::mm(self, mat2);
-  CheckSameDtype(self, mat2, "mm");
+  Tensor product = at::meta::mm(self, mat2);
+  AddProductInto(product, product, self, mat2, 0, 1, "mm");
   return product;
 }
 Tensor& MmOut(const Tensor& self, const Tensor& mat2, Tensor& out) {
-  at::mm_out(out, self, mat2);
-  CheckSameDtype(self, mat2, "mm");
+  at::meta::mm_out(out, self, mat2);
+  AddProductInto(out, out, self, mat2, 0, 1, "mm");
   at::assert_no_internal_overlap(out);
   return out;
 }
 
 Tensor Addmm(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha) {
-  Tensor sum = at::addmm(self, mat1, mat2, beta, alpha);
-  self.expand(sum.sizes());
-  CheckFactor(beta, sum.scalar_type(), "addmm");
-  CheckFactor(alpha, sum.scalar_type(), "addmm");
+  Tensor sum = at::meta::addmm(self, mat1, mat2, beta, alpha);
+  AddProductInto(sum, self.expand(sum.sizes()), mat1, mat2, beta, alpha, "addmm");
   return sum;
 }
 Tensor& AddmmInPlace(Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha) {
-  CheckedInPlace(self, Addmm(self, mat1, mat2, beta, alpha), "addmm_");
+  CheckedInPlace(self, at::meta::addmm(self, mat1, mat2, beta, alpha), "addmm_");
+  AddProductInto(self, self, mat1, mat2, beta, alpha, "addmm_");
   at::assert_no_internal_overlap(self);
   return self;
 }
 Tensor& AddmmOut(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, Tensor& out) {
-  Addmm(self, mat1, mat2, beta, alpha);
-  at::addmm_out(out, self, mat1, mat2, beta, alpha);
+  at::meta::addmm_out(out, self, mat1, mat2, beta, alpha);
+  AddProductInto(out, self.expand(out.sizes()), mat1, mat2, beta, alpha, "addmm");
   at::assert_no_internal_overlap(out);
   return out;
 }
 
 Tensor AddmmActivation(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, bool use_gelu) {
   Tensor sum = at::_addmm_activation(self, mat1, mat2, beta, alpha, use_gelu);
-  TORCH_CHECK(use_gelu ? sum.is_floating_point() : !sum.is_complex(), "_addmm_activation: there is no ", use_gelu ? "gelu" : "relu", " of ",
+  AddProductInto(sum, self.expand(sum.sizes()), mat1, mat2, beta, alpha, "_addmm_activation");
+  TORCH_CHECK(use_gelu ? sum.is_floating_point() : !sum.is_complex() && sum.scalar_type() != at::kBool, "_addmm_activation: there is no ", use_gelu ? "gelu" : "relu", " of ",
               sum.scalar_type());
-  CheckFactor(beta, sum.scalar_type(), "_addmm_activation");
-  CheckFactor(alpha, sum.scalar_type(), "_addmm_activation");
   return sum;
 }
 
 Tensor Bmm(const Tensor& self, const Tensor& mat2) {
-  Tensor product = at::bmm(self, mat2);
-  if (product.numel() != 0 && self.size(2) != 0) CheckSameDtype(self, mat2, "bmm");
+  Tensor product = at::meta::bmm(self, mat2);
+  AddBatchedProductInto(product, self, mat2, 0, 1, "bmm");
   return product;
 }
 
+Tensor& BmmOut(const Tensor& self, const Tensor& mat2, Tensor& out) {
+  at::meta::bmm_out(out, self, mat2);
+  AddBatchedProductInto(out, self, mat2, 0, 1, "bmm");
+  return out;
+}
+
 Tensor Baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha) {
-  Tensor sum = at::baddbmm(self, batch1, batch2, beta, alpha);
-  CheckFactor(beta, sum.scalar_type(), "baddbmm");
-  CheckFactor(alpha, sum.scalar_type(), "baddbmm");
-  if (sum.numel() != 0 && batch1.size(2) != 0) {
-    CheckSameDtype(self, batch1, "baddbmm");
-    CheckSameDtype(self, batch2, "baddbmm");
-  }
+  Tensor sum = at::meta::baddbmm(self, batch1, batch2, beta, alpha);
+  AddBatchedProductInto(sum, batch1, batch2, beta, alpha, "baddbmm");
   return sum;
 }
 Tensor& BaddbmmInPlace(Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha) {
-  return CheckedInPlace(self, Baddbmm(self, batch1, batch2, beta, alpha), "baddbmm_");
+  CheckedInPlace(self, at::meta::baddbmm(self, batch1, batch2, beta, alpha), "baddbmm_");
+  AddBatchedProductInto(self, batch1, batch2, beta, alpha, "baddbmm_");
+  return self;
 }
 Tensor& BaddbmmOut(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha, Tensor& out) {
-  Baddbmm(self, batch1, batch2, beta, alpha);
-  at::baddbmm_out(out, self, batch1, batch2, beta, alpha);
+  at::meta::baddbmm_out(out, self, batch1, batch2, beta, alpha);
+  AddBatchedProductInto(out, batch1, batch2, beta, alpha, "baddbmm");
   at::assert_no_internal_overlap(out);
   return out;
 }
@@ -113,14 +150,13 @@ void AddbmmInto(const Tensor& out, const Tensor& self, const Tensor& batch1, con
   TORCH_CHECK(batch1.size(0) == batch2.size(0) && batch1.size(2) == batch2.size(1), "addbmm: shapes don't match: ", batch1.sizes(), " and ",
               batch2.sizes());
   const std::vector<int64_t> sizes = {batch1.size(1), batch2.size(2)};
-  self.expand(sizes);
+  const Tensor summand = out.is_same(self) && self.sizes() == at::IntArrayRef(sizes) ? self : self.expand(sizes);
   if (out.sizes() != at::IntArrayRef(sizes)) out.resize_(sizes);
-  if (batch1.size(0) == 0) return;
-  at::assert_no_internal_overlap(out);
+  if (beta.toComplexDouble() != 0.0 && !summand.is_same(out)) Tensor(out).copy_(summand);
+  if (batch1.size(0) == 0) return ScaleBy(beta, out);
   CheckSameDtype(out, batch1, "addbmm");
-  CheckSameDtype(out, batch2, "addbmm");
-  CheckFactor(beta, out.scalar_type(), "addbmm");
-  CheckFactor(alpha, out.scalar_type(), "addbmm");
+  AddProductInto(out, out, batch1.select(0, 0), batch2.select(0, 0), beta, alpha, "addbmm");
+  at::assert_no_internal_overlap(out);
 }
 Tensor Addbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha) {
   Tensor out = Empty({0}, self.options());
@@ -134,6 +170,14 @@ Tensor& AddbmmInPlace(Tensor& self, const Tensor& batch1, const Tensor& batch2, 
 Tensor& AddbmmOut(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha, Tensor& out) {
   AddbmmInto(out, self, batch1, batch2, beta, alpha);
   return out;
+}
+
+// One product after the other, each as mm makes it.
+std::vector<Tensor> ForeachMm(at::TensorList self, at::TensorList mat2) {
+  TORCH_CHECK(!self.empty() && self.size() == mat2.size(), "_foreach_mm: lists of ", self.size(), " and ", mat2.size(), " tensors");
+  std::vector<Tensor> products;
+  for (std::size_t i = 0; i < self.size(); ++i) products.push_back(Mm(self[i], mat2[i]));
+  return products;
 }
 
 void CheckVectors(const Tensor& self, const Tensor& other, const char* op) {
@@ -153,25 +197,33 @@ Tensor Vdot(const Tensor& self, const Tensor& other) {
   return !self.is_conj() && other.is_conj() ? product.conj() : product;
 }
 
-// Without columns, what is left is self times beta, in self's own shape.
-void ShrinkWithoutColumns(Tensor& out, const Tensor& self, const Tensor& mat, const Scalar& beta) {
-  if (mat.numel() == 0 && beta.toComplexDouble() != 0.0 && out.sizes() != self.sizes()) out.resize_(self.sizes());
+// Without a matrix, what is left is self times beta, in self's own shape, cast to the vector's dtype.
+void AddMatrixVectorInto(Tensor& out, const Tensor& self, const Tensor& mat, const Scalar& beta, const Scalar& alpha) {
+  const bool adds = beta.toComplexDouble() != 0.0;
+  if (mat.numel() == 0) {
+    if (!adds) return;
+    CheckConvertible(beta, self.scalar_type());
+    at::mul_out(out, self, Empty({}, self.options()));
+    return;
+  }
+  if (adds && !self.is_same(out)) out.copy_(self.expand({mat.size(0)}));
+  CheckProductDtype(mat.scalar_type(), "addmv");
+  CheckFactor(beta, mat.scalar_type());
+  CheckFactor(alpha, mat.scalar_type());
 }
 Tensor Addmv(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha) {
-  Tensor sum = at::addmv(self, mat, vec, beta, alpha);
-  CheckFactor(beta, sum.scalar_type(), "addmv");
-  CheckFactor(alpha, sum.scalar_type(), "addmv");
-  ShrinkWithoutColumns(sum, self, mat, beta);
+  Tensor sum = at::meta::addmv(self, mat, vec, beta, alpha);
+  AddMatrixVectorInto(sum, self, mat, beta, alpha);
   return sum;
 }
 Tensor& AddmvInPlace(Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha) {
-  return CheckedInPlace(self, Addmv(self, mat, vec, beta, alpha), "addmv_");
+  CheckedInPlace(self, at::meta::addmv(self, mat, vec, beta, alpha), "addmv_");
+  AddMatrixVectorInto(self, self, mat, beta, alpha);
+  return self;
 }
 Tensor& AddmvOut(const Tensor& self, const Tensor& mat, const Tensor& vec, const Scalar& beta, const Scalar& alpha, Tensor& out) {
-  Addmv(self, mat, vec, beta, alpha);
-  at::addmv_out(out, self, mat, vec, beta, alpha);
-  at::assert_no_internal_overlap(out);
-  ShrinkWithoutColumns(out, self, mat, beta);
+  at::meta::addmv_out(out, self, mat, vec, beta, alpha);
+  AddMatrixVectorInto(out, self, mat, beta, alpha);
   return out;
 }
 
@@ -180,7 +232,8 @@ void CheckOuterFactor(const Scalar& factor, c10::ScalarType dtype) {
   TORCH_CHECK(!factor.isBoolean() || dtype == at::kBool, "addr: the factor ", factor, " is boolean, the result ", dtype);
   TORCH_CHECK(at::isFloatingType(dtype) || at::isComplexType(dtype) || factor.isIntegral(/*includeBool=*/true), "addr: the factor ", factor,
               " is no integer, the result is ", dtype);
-  CheckFactor(factor, dtype, "addr");
+  TORCH_CHECK(!factor.isComplex() || at::isComplexType(dtype) || factor.toComplexDouble().imag() == 0, "addr: the factor ", factor,
+              " is complex, the result isn't");
 }
 void AddrInto(Tensor& out, const Tensor& self, const Tensor& vec1, const Tensor& vec2, const Scalar& beta, const Scalar& alpha) {
   TORCH_CHECK(vec1.dim() == 1 && vec2.dim() == 1, "addr: vectors are wanted, not ", vec1.sizes(), " and ", vec2.sizes());
@@ -294,29 +347,28 @@ Tensor& MvlgammaOut(const Tensor& self, int64_t p, Tensor& out) {
 // BLAS's results are contiguous, and of the factors' dtype.
 constexpr FakeKernelOptions kBlas = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
                                      .out_strides = FakeKernelOptions::OutStrides::kContiguous};
-constexpr FakeKernelOptions kBlasInto = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
-                                         .out_strides = FakeKernelOptions::OutStrides::kContiguous,
-                                         .overlap = FakeKernelOptions::Overlap::kUnchecked};
 
 DDPOPT_FAKE_KERNELS(m) {
-  m.impl("mm", Mm);
-  m.impl("mm.out", MmOut);
-  m.impl("addmm", Addmm);
-  m.impl("addmm_", AddmmInPlace);
-  m.impl("addmm.out", AddmmOut);
+  m.impl("mm", Mm, kNestedToo);
+  m.impl("mm.out", MmOut, kNestedToo);
+  m.impl("addmm", Addmm, kNestedToo);
+  m.impl("addmm_", AddmmInPlace, kNestedToo);
+  m.impl("addmm.out", AddmmOut, kNestedToo);
   m.impl("_addmm_activation", AddmmActivation, kBlas);
-  m.impl("bmm", Bmm, kBlasInto);
-  m.impl("baddbmm", Baddbmm);
-  m.impl("baddbmm_", BaddbmmInPlace);
-  m.impl("baddbmm.out", BaddbmmOut);
+  m.impl("bmm", Bmm, kNestedToo);
+  m.impl("bmm.out", BmmOut, kNestedToo);
+  m.impl_if_present("_foreach_mm", ForeachMm, kThisForm);
+  m.impl("baddbmm", Baddbmm, kNestedToo);
+  m.impl("baddbmm_", BaddbmmInPlace, kNestedToo);
+  m.impl("baddbmm.out", BaddbmmOut, kNestedToo);
   m.impl("addbmm", Addbmm);
   m.impl("addbmm_", AddbmmInPlace);
   m.impl("addbmm.out", AddbmmOut);
   m.impl("dot", Dot, kBlas);
   m.impl("vdot", Vdot, kBlas);
-  m.impl("addmv", Addmv);
-  m.impl("addmv_", AddmvInPlace);
-  m.impl("addmv.out", AddmvOut);
+  m.impl("addmv", Addmv, kNestedToo);
+  m.impl("addmv_", AddmvInPlace, kNestedToo);
+  m.impl("addmv.out", AddmvOut, kNestedToo);
   m.impl("addr", Addr);
   m.impl("addr_", AddrInPlace);
   m.impl("addr.out", AddrOut);

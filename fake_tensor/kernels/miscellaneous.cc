@@ -26,6 +26,7 @@ Tensor Kaiser(int64_t length, bool periodic, double /*beta*/, std::optional<at::
   TORCH_CHECK(layout.value_or(at::kStrided) == at::kStrided, "kaiser_window: a dense layout is wanted");
   TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type), "kaiser_window: floating-point dtypes are wanted, not ", type);
   TORCH_CHECK(length >= 0, "kaiser_window: the length must not be negative, but is ", length);
+  TORCH_CHECK(length < 2 || at::isFloatingType(type), "kaiser_window: not implemented for ", type);
   const at::TensorOptions options = at::TensorOptions().dtype(type);
   if (length < 2 || !periodic) return Empty({length}, options);
   return Empty({length + 1}, options).narrow(0, 0, length);

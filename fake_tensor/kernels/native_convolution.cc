@@ -7,6 +7,7 @@
 
 #include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernel.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 #include "fake_tensor/kernels/typed_outputs.h"
 
@@ -80,6 +81,9 @@ Sizes PlainOutput(const char* name, const Tensor& input, const Tensor& weight, c
   sizes.insert(sizes.end(), out.begin(), out.end());
   return sizes;
 }
+
+// What the kernels of dilated and transposed convolutions are compiled for.
+constexpr Dtypes kTransposedDtypes = kFloatDtypes | Dtypes{at::kLong};
 
 void CheckDtypes(const char* name, const Tensor& input, const Tensor& weight) {
   TORCH_CHECK(input.scalar_type() == weight.scalar_type(), name, ": expected the weight to be ", input.scalar_type(), ", found ",
@@ -189,12 +193,14 @@ Tensor NativeConvolution(const Tensor& input, const Tensor& weight, const MaybeT
                          bool transposed) {
   const bool flat = window.kernel.size() == 2;
   if (transposed) {
+    RequireDtype("slow_conv_transpose", input.scalar_type(), kTransposedDtypes);
     return flat ? Transposed2d("slow_conv_transpose2d", input, weight, bias, window)
                 : Transposed3d("slow_conv_transpose3d", input, weight, bias, window);
   }
   const bool dilated = IsDilated(window);
   const char* name = dilated ? (flat ? "slow_conv_dilated2d" : "slow_conv_dilated3d") : (flat ? "slow_conv2d" : "slow_conv3d");
   const Sizes sizes = dilated ? DilatedOutput(name, input, weight, bias, window) : PlainOutput(name, input, weight, bias, window);
+  RequireDtype(name, input.scalar_type(), dilated ? kTransposedDtypes : kRealDtypes);
   CheckDtypes(name, input, weight);
   return Empty(sizes, input.options(), NativeConvolutionFormat(input, weight));
 }
@@ -218,11 +224,15 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
                                    : PlainOutput(name, input, weight, {}, window);
     CheckGrad(name, grad_output, sizes[1], Sizes(sizes.begin() + 2, sizes.end()));
   }
-  if (output_mask[0]) CheckDtypes(name, grad_output, weight);
+  if (dilated && !transposed) RequireDtype(name, input.scalar_type(), kTransposedDtypes);
+  if (output_mask[0]) {
+    if (!dilated || transposed) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    CheckDtypes(name, grad_output, weight);
+  }
   if (output_mask[1]) CheckDtypes(name, grad_output, input);
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
   if (output_mask[0]) std::get<0>(grads) = Empty(input.sizes(), grad_output.options(), format);
-  if (output_mask[1] && flat && !transposed && !dilated && format == MemoryFormat::Contiguous && HasOneTap(window)) {
+  if (output_mask[1] && input.numel() != 0 && flat && !transposed && !dilated && format == MemoryFormat::Contiguous && HasOneTap(window)) {
     input.view({input.size(0), input.size(1), -1});  // takes the input for its columns
   }
   if (output_mask[1]) {
@@ -291,6 +301,9 @@ std::tuple<Tensor&, Tensor&, Tensor&> SlowConv2dBackwardOut(const Tensor& grad_o
   return {grad_input, grad_weight, grad_bias};
 }
 
+constexpr FakeKernelOptions kEqualDtype = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
+                                           .overlap = FakeKernelOptions::Overlap::kUnchecked};
+
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("_slow_conv2d_forward", SlowConv2d);
   m.impl("_slow_conv2d_forward.output", OutOf<SlowConv2d>::Restrided);
@@ -300,7 +313,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("slow_conv3d_forward.output", OutOf<SlowConv3d>::Contiguous);
   m.impl("slow_conv_dilated2d", SlowConvDilated<2>);
   m.impl("slow_conv_dilated3d", SlowConvDilated<3>);
-  m.impl("slow_conv_transpose2d", SlowConvTranspose2d);
+  m.impl("slow_conv_transpose2d", SlowConvTranspose2d, kEqualDtype);
   m.impl("slow_conv_transpose3d", SlowConvTranspose3d);
   m.impl("slow_conv_transpose3d.out", OutOf<SlowConvTranspose3d>::Resized);
 }

@@ -7,6 +7,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_strided.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 
 namespace ddpopt::kernels {
@@ -61,6 +62,9 @@ Normed NativeLayerNormBackward(const Tensor& grad_out, const Tensor& input, IntA
   TORCH_CHECK((!output_mask[1] || Given(weight)) && (!output_mask[2] || Given(bias)), kName,
               ": a parameter that isn't there has no gradient");
   const at::TensorOptions stats = StatOptions(kName, input, weight, bias);
+  bool any_rows = true;
+  for (const int64_t size : input.sizes().slice(0, input.dim() - static_cast<int64_t>(normalized_shape.size()))) any_rows &= size != 0;
+  if (any_rows) RequireDtype(kName, input.scalar_type(), kFloatDtypes);
   if (input.numel() != 0) {
     TORCH_CHECK(grad_out.scalar_type() == input.scalar_type(), kName, ": grad_out is ", grad_out.scalar_type(), ", the input ",
                 input.scalar_type());
@@ -85,7 +89,7 @@ Normed NativeGroupNorm(const Tensor& input, const MaybeTensor& weight, const May
     TORCH_CHECK(!Given(*tensor) || ((*tensor)->dim() == 1 && (*tensor)->numel() == channels), kName, ": a parameter doesn't have ",
                 channels, " elements");
   }
-  TORCH_CHECK(input.numel() == n * channels * hxw, kName, ": an input of ", input.sizes(), " hasn't ", n, " x ", channels, " x ", hxw,
+  TORCH_CHECK(n == 0 || input.numel() == n * channels * hxw, kName, ": an input of ", input.sizes(), " hasn't ", n, " x ", channels, " x ", hxw,
               " elements");
   const at::TensorOptions stats = StatOptions(kName, input, weight, bias);
   return {EmptySuggestedLike(input), Empty({n, groups}, stats), Empty({n, groups}, stats)};
@@ -97,13 +101,17 @@ Normed NativeGroupNormBackward(const Tensor& grad_out, const Tensor& input, cons
   constexpr const char* kName = "native_group_norm_backward";
   TORCH_CHECK(input.scalar_type() == grad_out.scalar_type(), kName, ": grad_out is ", grad_out.scalar_type(), ", the input ",
               input.scalar_type());
-  TORCH_CHECK(mean.scalar_type() == rstd.scalar_type(), kName, ": mean and rstd differ in dtype");
   const at::TensorOptions stats = StatOptions(kName, input, weight, mean);
-  TORCH_CHECK(grad_out.numel() == n * channels * hxw && input.numel() == grad_out.numel(), kName, ": tensors of ", grad_out.sizes(),
-              " and ", input.sizes(), " haven't ", n, " x ", channels, " x ", hxw, " elements");
-  TORCH_CHECK(mean.numel() == n * groups && rstd.numel() == n * groups, kName, ": statistics don't have ", n, " x ", groups, " elements");
-  TORCH_CHECK(groups > 0 && channels % groups == 0, kName, ": ", channels, " channels don't divide into ", groups, " groups");
-  TORCH_CHECK(!Given(weight) || weight->numel() == channels, kName, ": the weight doesn't have ", channels, " elements");
+  if (n != 0) {
+    RequireDtype(kName, input.scalar_type(), kFloatDtypes);
+    TORCH_CHECK(mean.scalar_type() == rstd.scalar_type(), kName, ": mean and rstd differ in dtype");
+    TORCH_CHECK(grad_out.numel() == n * channels * hxw && input.numel() == grad_out.numel(), kName, ": tensors of ", grad_out.sizes(),
+                " and ", input.sizes(), " haven't ", n, " x ", channels, " x ", hxw, " elements");
+    TORCH_CHECK(mean.numel() == n * groups && rstd.numel() == n * groups, kName, ": statistics don't have ", n, " x ", groups,
+                " elements");
+    TORCH_CHECK(groups > 0 && channels % groups == 0, kName, ": ", channels, " channels don't divide into ", groups, " groups");
+    TORCH_CHECK(!Given(weight) || weight->numel() == channels, kName, ": the weight doesn't have ", channels, " elements");
+  }
   Normed grads;
   if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);
   if (output_mask[1]) std::get<1>(grads) = Empty({channels}, stats);

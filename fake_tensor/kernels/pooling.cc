@@ -3,12 +3,17 @@
 #include <tuple>
 #include <vector>
 
+#include "ATen/MemoryOverlap.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
 #include "ATen/ops/avg_pool2d_backward.h"
+#include "ATen/ops/avg_pool3d_backward.h"
 #include "ATen/ops/fractional_max_pool2d.h"
 #include "ATen/ops/fractional_max_pool3d.h"
 #include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 #include "fake_tensor/kernels/typed_outputs.h"
 
@@ -48,7 +53,9 @@ Tensor AdaptiveAvgPool2d(const Tensor& self, IntArrayRef output_size) {
   TORCH_CHECK(output_size.size() == 2, kName, ": output_size must have 2 elements, not ", output_size.size());
   CheckBatched(kName, self, 2);
   CheckNonEmpty(kName, self, self.dim() - 2);
-  return Empty(WithSpatial(self, output_size), self.options(), self.suggest_memory_format());
+  Tensor out = Empty(WithSpatial(self, output_size), self.options(), self.suggest_memory_format());
+  if (out.numel() != 0) RequireDtype(kName, self.scalar_type(), kFloatDtypes);
+  return out;
 }
 
 Tensor AdaptiveAvgPool2dBackward(const Tensor& grad_output, const Tensor& self) {
@@ -75,6 +82,20 @@ Tensor AdaptiveAvgPool3dBackward(const Tensor& grad_output, const Tensor& self) 
   TORCH_CHECK(grad_output.dim() == self.dim(), kName, ": grad_output has ", grad_output.dim(), " dimensions, the input ", self.dim());
   CheckSameDtype(kName, self, grad_output);
   return EmptyContiguousLike(self);
+}
+
+// Max pooling in a channels-last format counts positions in integers of the elements' size.
+void CheckPositions(const Tensor& self, MemoryFormat last) {
+  if (!ClaimedDevice().is_cpu() || !c10::isIntegralType(self.scalar_type(), false) || self.suggest_memory_format() != last) return;
+  int64_t positions = 1;
+  for (const int64_t size : self.sizes().slice(2)) positions *= size;
+  const int64_t limit = self.itemsize() == 1 ? 127 : self.itemsize() == 2 ? 32767 : positions;
+  TORCH_CHECK(positions <= limit, "pooling: ", positions, " positions can't be counted in ", self.itemsize(), " bytes");
+}
+void MaxPool2dBoxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const Tensor self = (*stack)[stack->size() - op.schema().arguments().size()].toTensor();
+  op.callBoxed(stack);
+  CheckPositions(self, MemoryFormat::ChannelsLast);
 }
 
 struct Window3d {
@@ -123,6 +144,7 @@ std::tuple<Tensor, Tensor> MaxPool3d(const Tensor& self, IntArrayRef kernel, Int
   const Sizes sizes = WithSpatial(self, MaxPool3dSpatial("max_pool3d", self, window, ceil_mode));
   const MemoryFormat format = self.suggest_memory_format();
   TORCH_CHECK(format != MemoryFormat::ChannelsLast, "max_pool3d: unbatched inputs must not be channels-last");
+  CheckPositions(self, MemoryFormat::ChannelsLast3d);
   return {Empty(sizes, self.options(), format), Empty(sizes, self.options().dtype(at::kLong), format)};
 }
 
@@ -191,14 +213,19 @@ void CheckSamples(const char* name, const Tensor& self, const Tensor& samples, i
   TORCH_CHECK(samples.scalar_type() == self.scalar_type(), name, ": random_samples are ", samples.scalar_type(), ", the input ",
               self.scalar_type());
   TORCH_CHECK(samples.dim() == 3 && samples.size(2) == spatial, name, ": random_samples of shape ", samples.sizes());
+  const bool batched = self.dim() == spatial + 2;
+  TORCH_CHECK(samples.size(0) >= (batched ? self.size(0) : 1) && samples.size(1) == self.size(batched ? 1 : 0), name,
+              ": random_samples of shape ", samples.sizes(), " for an input of ", self.sizes());
 }
 std::tuple<Tensor, Tensor> FractionalMaxPool2d(const Tensor& self, IntArrayRef kernel, IntArrayRef output_size, const Tensor& samples) {
+  std::tuple<Tensor, Tensor> pooled = at::fractional_max_pool2d(self, kernel, output_size, samples);
   CheckSamples("fractional_max_pool2d", self, samples, 2);
-  return at::fractional_max_pool2d(self, kernel, output_size, samples);
+  return pooled;
 }
 std::tuple<Tensor, Tensor> FractionalMaxPool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef output_size, const Tensor& samples) {
+  std::tuple<Tensor, Tensor> pooled = at::fractional_max_pool3d(self, kernel, output_size, samples);
   CheckSamples("fractional_max_pool3d", self, samples, 3);
-  return at::fractional_max_pool3d(self, kernel, output_size, samples);
+  return pooled;
 }
 
 // LibTorch's doesn't compare dtypes.
@@ -208,25 +235,58 @@ Tensor AvgPool2dBackward(const Tensor& grad_output, const Tensor& self, IntArray
   return at::avg_pool2d_backward(grad_output, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override);
 }
 
+Tensor AvgPool3dBackward(const Tensor& grad_output, const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding,
+                         bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor_override) {
+  CheckSameDtype("avg_pool3d_backward", self, grad_output);
+  return at::avg_pool3d_backward(grad_output, self, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override);
+}
+
+// Unbatched results are written in place; others that aren't laid out as wanted are copied into.
+Tensor& PooledInto(const Tensor& result, Tensor& out) {
+  if (result.dim() == 4) {
+    out.resize_(result.sizes(), result.suggest_memory_format());
+  } else {
+    out.resize_(result.sizes());
+  }
+  if (out.numel() != 0 && !out.is_contiguous(result.suggest_memory_format())) at::assert_no_internal_overlap(out);
+  return out;
+}
+Tensor& AdaptiveAvgPool2dOut(const Tensor& self, IntArrayRef output_size, Tensor& out) {
+  const Tensor result = AdaptiveAvgPool2d(self, output_size);
+  CheckOutDtype(result, out);
+  return PooledInto(result, out);
+}
+Tensor& MaxUnpool2dOut(const Tensor& self, const Tensor& indices, IntArrayRef output_size, Tensor& out) {
+  const Tensor result = MaxUnpool2d(self, indices, output_size);
+  if (result.numel() != 0) CheckOutDtype(result, out);
+  return PooledInto(result, out);
+}
+
+// The kernels write where they are told to, and look at nothing but dtypes.
+constexpr FakeKernelOptions kInto = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
+                                     .overlap = FakeKernelOptions::Overlap::kUnchecked};
+
 DDPOPT_FAKE_KERNELS(m) {
-  m.impl("avg_pool2d_backward", AvgPool2dBackward);
+  m.impl("avg_pool2d_backward", AvgPool2dBackward, {.out_dtype = FakeKernelOptions::OutDtype::kEqual});
+  m.impl("avg_pool3d_backward", AvgPool3dBackward, kInto);
   m.impl("_adaptive_avg_pool2d", AdaptiveAvgPool2d);
-  m.impl("adaptive_avg_pool2d.out", OutOf<AdaptiveAvgPool2d>::RestridedIfBatched);
+  m.impl("adaptive_avg_pool2d.out", AdaptiveAvgPool2dOut);
   m.impl("_adaptive_avg_pool2d_backward", AdaptiveAvgPool2dBackward);
   m.impl("_adaptive_avg_pool3d", AdaptiveAvgPool3d);
   m.impl("adaptive_avg_pool3d.out", OutOf<AdaptiveAvgPool3d>::Resized);
   m.impl("_adaptive_avg_pool3d_backward", AdaptiveAvgPool3dBackward);
   m.impl("adaptive_avg_pool3d_backward.grad_input", OutOf<AdaptiveAvgPool3dBackward>::Resized);
+  m.impl("max_pool2d_with_indices", MaxPool2dBoxed, kThisForm);
   m.impl("max_pool3d_with_indices", MaxPool3d);
   m.impl("max_pool3d_with_indices.out", MaxPool3dOut);
   m.impl("max_pool3d_with_indices_backward", MaxPool3dBackward);
   m.impl("max_pool3d_with_indices_backward.grad_input", OutOf<MaxPool3dBackward>::Restrided);
   m.impl("max_unpool2d", MaxUnpool2d);
-  m.impl("max_unpool2d.out", OutOf<MaxUnpool2d>::RestridedIfBatched);
+  m.impl("max_unpool2d.out", MaxUnpool2dOut);
   m.impl("max_unpool3d", MaxUnpool3d);
   m.impl("max_unpool3d.out", OutOf<MaxUnpool3d>::Contiguous);
-  m.impl("fractional_max_pool2d", FractionalMaxPool2d);
-  m.impl("fractional_max_pool3d", FractionalMaxPool3d);
+  m.impl("fractional_max_pool2d", FractionalMaxPool2d, kInto);
+  m.impl("fractional_max_pool3d", FractionalMaxPool3d, kInto);
   m.impl("fractional_max_pool3d_backward", FractionalMaxPool3dBackward);
   m.impl("fractional_max_pool3d_backward.grad_input", OutOf<FractionalMaxPool3dBackward>::Resized);
 }

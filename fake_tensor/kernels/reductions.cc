@@ -54,11 +54,12 @@ Tensor& VarianceOutOf(const Tensor& self, OptionalIntArrayRef dim, const MaybeSc
   const at::TensorIterator iter = at::native::make_reduction("var", out, self, dim, keepdim, out.scalar_type());
   TORCH_CHECK(c10::canCast(self.scalar_type(), out.scalar_type()), "result type ", self.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
-  if (iter.numel() > 0) RequireDtype("var and std", out.scalar_type(), kFloatDtypes);
   // A kernel of its own for one result, which reads the input as it is.
   if (iter.numel() > 0 && out.numel() == 1 && iter.common_dtype() != at::kBFloat16 && iter.common_dtype() != at::kHalf) {
     TORCH_CHECK(self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble, "var and std: dtype ", self.scalar_type(),
                 " with a result of dtype ", out.scalar_type());
+  } else if (iter.numel() > 0) {
+    RequireDtype("var and std", out.scalar_type(), kFloatDtypes);
   }
   return out;
 }
@@ -104,7 +105,7 @@ Tensor& NansumOut(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std
   TORCH_CHECK(!self.is_complex(), "nansum: complex tensors are not supported");
   if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return at::sum_out(out, self, dim, keepdim, dtype);
   const at::TensorIterator iter = at::native::make_reduction("nansum", out, self, dim, keepdim, dtype.value_or(out.scalar_type()));
-  if (iter.numel() > 0) RequireDtype("nansum", out.scalar_type(), kRealDtypes | kBoolDtype);
+  if (iter.numel() > 0) RequireDtype("nansum", out.scalar_type(), dtype.has_value() ? kRealDtypes | kBoolDtype : kFloatDtypes);
   return out;
 }
 Tensor Nansum(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype) {
@@ -135,6 +136,18 @@ Tensor& ExtremumOut(const Tensor& self, Tensor& out) {
               " can't be cast to the desired output type ", out.scalar_type());
   at::native::resize_output(out, {});
   RequireDtype("max and min", self.scalar_type(), kRealDtypes | kBoolDtype);
+  return out;
+}
+// Of no integers the extremum is the far end of their range, which out= may not have.
+template <bool kMax>
+Tensor& IntegerExtremumOut(const Tensor& self, Tensor& out) {
+  ExtremumOut(self, out);
+  if (self.numel() == 0 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+    const int64_t bits = static_cast<int64_t>(self.itemsize()) * 8;
+    const bool is_signed = self.scalar_type() != at::kByte;
+    const int64_t highest = is_signed ? static_cast<int64_t>((uint64_t{1} << (bits - 1)) - 1) : 255;
+    CheckConvertible(kMax ? (is_signed ? -highest - 1 : 0) : highest, out.scalar_type());
+  }
   return out;
 }
 // LibTorch's Meta kernels of max and min, and then what the CPU kernels' iterator refuses.
@@ -177,9 +190,9 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("count_nonzero.dim_IntList", CountNonzero, kThisForm);
   m.impl("trace", Trace, kThisForm);
   m.impl("max", Extremum, kThisForm);
-  m.impl("max.unary_out", ExtremumOut, kThisForm);
+  m.impl("max.unary_out", IntegerExtremumOut<true>, kThisForm);
   m.impl("min", Extremum, kThisForm);
-  m.impl("min.unary_out", ExtremumOut, kThisForm);
+  m.impl("min.unary_out", IntegerExtremumOut<false>, kThisForm);
   m.impl("max.dim_max", MaxOfDimOut, kThisForm);
   m.impl("min.dim_min", MinOfDimOut, kThisForm);
   m.impl("aminmax.out", AminmaxOut, kThisForm);
