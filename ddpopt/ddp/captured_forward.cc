@@ -66,12 +66,16 @@ absl::Status CapturedForward::CaptureFirst(const c10::IValue& arguments, const V
   });
 }
 
-void CapturedForward::GiveUp(std::string reason) {
+void CapturedForward::RunEagerly(std::string reason) {
   eager_ = true;
   eager_reason_ = std::move(reason);
-  LOG(WARNING) << options_.who << "forward runs eagerly from now on, with the same gradient buckets: " << eager_reason_;
   graphs_.clear();
   last_ = nullptr;
+}
+
+void CapturedForward::GiveUp(std::string reason) {
+  RunEagerly(std::move(reason));
+  LOG(WARNING) << options_.who << "forward runs eagerly from now on, with the same gradient buckets: " << eager_reason_;
 }
 
 bool CapturedForward::TrainingChanged() {

@@ -44,10 +44,12 @@ class CapturedForward {
 
   // Traces, splits and compiles. Its buckets are what later captures are cut to. Errors: whatever can't be captured.
   absl::Status CaptureFirst(const c10::IValue& arguments, const ValueForward& forward);
-  // Calls forward as it is from now on.
+  // Calls forward as it is from now on, with a warning.
   void GiveUp(std::string reason);
+  // The same, because that is wanted: without one.
+  void RunEagerly(std::string reason);
 
-  // Precondition: CaptureFirst or GiveUp was called. Throws c10::Error.
+  // Precondition: CaptureFirst, GiveUp or RunEagerly was called. Throws c10::Error.
   c10::IValue Run(const c10::IValue& arguments, const ValueForward& forward);
 
   // Of the first capture; no buckets if there was none.

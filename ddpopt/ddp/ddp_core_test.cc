@@ -15,6 +15,8 @@
 #include "gtest/gtest.h"
 #include "testing/calls.h"
 #include "testing/distributed_test.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/engine.h"
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/embedding.h"
 #include "torch/nn/modules/linear.h"
@@ -78,10 +80,14 @@ TEST(Create, RefusesNothingToTrain) {
   EXPECT_THAT(Refused(net), HasSubstr("no trainable parameters"));
 }
 
-TEST(Create, RefusesIntegerParametersByName) {
-  auto net = std::make_shared<FreeImpl>();
-  net->weight = net->register_parameter("weight", at::ones({4, 2}, at::kLong), /*requires_grad=*/false);
-  EXPECT_THAT(Refused(net), AllOf(HasSubstr("\"weight\""), HasSubstr("Long")));
+TEST(Create, TakesFrozenIntegerParametersAndRefusesComplexOnesByName) {
+  Net net;
+  net->register_parameter("table", at::ones({4, 2}, at::kLong), /*requires_grad=*/false);
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  Net other;
+  other->register_parameter("phase", at::ones({2}, at::kComplexFloat));
+  EXPECT_THAT(Refused(other), AllOf(HasSubstr("\"phase\""), HasSubstr("complex")));
 }
 
 TEST(Create, RefusesMetaParametersByName) {
@@ -253,22 +259,42 @@ TEST(Guards, RefuseAParameterThatWasFrozen) {
   EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("\"first.bias\""), HasSubstr("requires_grad")));
 }
 
-TEST(Backward, MissingIsAnErrorAtTheNextForward) {
-  Net net;
-  auto ddp = Wrap(net);
-  const at::Tensor output = ddp->forward(Batch());
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("forward number 1 was not followed by a backward"));
-  output.sum().backward();
-  ddp->forward(Batch()).sum().backward();
+at::Tensor TakeGradient(at::Tensor& parameter) {
+  at::Tensor gradient = parameter.grad().clone();
+  parameter.mutable_grad() = at::Tensor();
+  return gradient;
 }
 
-TEST(Backward, TwiceIsAnError) {
+TEST(Backward, OfSeveralForwardsOrNone) {
   Net net;
   auto ddp = Wrap(net);
+  net->forward(Batch()).sum().backward();
+  const at::Tensor one = TakeGradient(net->first->weight);
+  net->zero_grad();
+  const at::Tensor dropped = ddp->forward(Batch());
+  (ddp->forward(Batch()).sum() + ddp->forward(Batch()).sum()).backward();
+  EXPECT_TRUE(at::allclose(TakeGradient(net->first->weight), at::mul(one, 2)));
+  net->zero_grad();
+  // Once more through the same forward, and through the one that waited.
   const at::Tensor loss = ddp->forward(Batch()).sum();
   loss.backward({}, /*retain_graph=*/true);
-  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("backward was called twice"));
-  ddp->forward(Batch()).sum().backward();
+  loss.backward();
+  dropped.sum().backward();
+  EXPECT_TRUE(at::allclose(TakeGradient(net->first->weight), at::mul(one, 3)));
+  EXPECT_EQ(ddp->core().num_prepared_forwards(), 4);
+}
+
+TEST(Backward, ForItsCallerAloneIsLeftToHim) {
+  Net net;
+  auto ddp = Wrap(net);
+  const at::Tensor x = Batch().requires_grad_();
+  const at::Tensor loss = ddp->forward(x).sum();
+  const at::Tensor gradient = torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0];
+  EXPECT_TRUE(gradient.defined());
+  EXPECT_FALSE(net->first->weight.grad().defined());
+  EXPECT_EQ(ddp->core().summary().steps, 0);
+  loss.backward();
+  EXPECT_TRUE(ddp->core().last_step().synchronised);
 }
 
 TEST(Backward, OfADestroyedWrapperIsAnError) {
@@ -279,12 +305,36 @@ TEST(Backward, OfADestroyedWrapperIsAnError) {
   EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("destroyed"));
 }
 
-TEST(Backward, ByAnotherPathInBetweenIsAnError) {
+TEST(Backward, ByAnotherPathInBetweenIsSynchronisedToo) {
   Net net;
   auto ddp = Wrap(net);
   const at::Tensor loss = ddp->forward(Batch()).sum();
   net->forward(Batch()).sum().backward();
-  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("another backward"));
+  const at::Tensor one = net->first->weight.grad().clone();
+  EXPECT_TRUE(ddp->core().last_step().synchronised);
+  loss.backward();
+  EXPECT_TRUE(at::allclose(net->first->weight.grad(), at::mul(one, 2)));
+}
+
+struct SideLossImpl : NetImpl {
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = NetImpl::forward(x);
+    loss = y.sum();
+    return y;
+  }
+  at::Tensor loss;
+};
+
+TEST(Backward, OfALossThatForwardKeeps) {
+  auto net = std::make_shared<SideLossImpl>();
+  DdpOptions options;
+  options.mode = ExecutionMode::kEager;
+  auto ddp = Wrap(net, options);
+  for (int step = 0; step < 2; ++step) {
+    ddp->forward(Batch());
+    net->loss.backward();
+    EXPECT_TRUE(ddp->core().last_step().synchronised);
+  }
 }
 
 struct UnusedImpl : NetImpl {
@@ -456,33 +506,41 @@ TEST(Capture, RefusesToReadData) {
   }
 }
 
+// What a wrapper does around a backward, for the Reducer alone.
+void RunBackward(FrozenReducer& reducer, const at::Tensor& loss) {
+  loss.register_hook([&](const at::Tensor&) {
+    reducer.EnterBackward();
+    reducer.Synchronise();
+    EXPECT_FALSE(reducer.Finished());
+    torch::autograd::Engine::get_default_engine().queue_callback([&reducer] { reducer.EndOfGraph(); });
+  });
+  loss.backward();
+}
+
 TEST(FrozenReducer, KeepsItsBucketsAndNamesWhatIsMissing) {
   const at::Tensor a = at::ones({2}).requires_grad_();
   const at::Tensor b = at::ones({3}).requires_grad_();
-  FrozenReducer reducer({a, b}, {"a", "b"}, {{1}, {0}}, Group().impl()->group);
+  FrozenReducer reducer({a, b}, {"a", "b"}, {{1}, {0}}, Group().impl()->group, {}, AllReduceHook());
   for (int step = 0; step < 5; ++step) {
-    reducer.PrepareForward();
-    reducer.PrepareBackward();
-    EXPECT_FALSE(reducer.Finished());
-    EXPECT_THAT(reducer.UnreadyParameters(), UnorderedElementsAre("a", "b"));
-    at::add(a.sum(), b.sum()).backward();
+    reducer.CountForward();
+    RunBackward(reducer, at::add(a.sum(), b.sum()));
     EXPECT_TRUE(reducer.Finished());
-    EXPECT_THAT(reducer.UnreadyParameters(), IsEmpty());
+    EXPECT_EQ(reducer.EndBackward(), "");
+    EXPECT_THAT(reducer.MissingParameters(), IsEmpty());
     EXPECT_EQ(reducer.RebuildListSize(), 0u);
     EXPECT_FALSE(reducer.rebuild_buckets());
     ASSERT_EQ(reducer.Buckets().size(), 2u);
     EXPECT_THAT(reducer.Buckets()[0].indices, ElementsAre(1u));
     EXPECT_EQ(reducer.Buckets()[0].bytes, 12);
+    EXPECT_EQ(reducer.BytesSent(), 20);
     for (const FrozenReducer::Times& times : reducer.BucketTimes()) {
       EXPECT_LE(times.launched.Seconds(times.launched), times.finished.Seconds(times.launched));
     }
   }
-  EXPECT_EQ(reducer.NumPreparedForwards(), 5);
-  reducer.PrepareForward();
-  reducer.PrepareBackward();
-  b.sum().backward();
+  EXPECT_EQ(reducer.NumForwards(), 5);
+  RunBackward(reducer, b.sum());
   EXPECT_FALSE(reducer.Finished());
-  EXPECT_THAT(reducer.UnreadyParameters(), ElementsAre("a"));
+  EXPECT_THAT(reducer.MissingParameters(), ElementsAre("a"));
 }
 
 }  // namespace

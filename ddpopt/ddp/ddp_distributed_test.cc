@@ -246,19 +246,6 @@ TEST(Refusals, AParameterWithoutGradientIsNamedOnEveryRank) {
   EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({2, 8})); }), HasSubstr("\"spare\""));
 }
 
-TEST(Refusals, BackwardTwiceOrNever) {
-  Mlp net;
-  auto ddp = Wrap(net);
-  ASSERT_NE(ddp, nullptr);
-  const at::Tensor x = at::ones({2, 8});
-  const at::Tensor loss = ddp->forward(x).sum();
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(x); }), HasSubstr("was not followed by a backward"));
-  loss.backward({}, /*retain_graph=*/true);
-  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("called twice"));
-  ddp->forward(x).sum().backward();
-  EXPECT_EQ(ddp->core().CheckParametersEqual(), absl::OkStatus());
-}
-
 TEST(Refusals, DifferentModelsNameTheRankAndTheFirstDifference) {
   const int last = Group().world_size() - 1;
   Mlp net(Group().rank() == last ? 24 : 16);

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "ddpopt/ddp/ddp_core.h"
@@ -40,8 +41,9 @@ class DistributedDataParallel {
 
   // Arguments and result may be nested as ddpopt/capture/tracer/values.h says; what is no tensor is part of the captured graph. The first
   // call with gradients captures, splits and builds the Reducer (collective). Other shapes, strides, dtypes, devices, train/eval, values of
-  // arguments are captured when they come, see DdpCore::explain. Each call with gradients needs one backward through its result. Under
-  // NoGradGuard the module runs as it is, without synchronisation. Throws c10::Error.
+  // arguments are captured when they come, see DdpCore::explain. A backward through its result leaves gradients averaged over the ranks; as
+  // in PyTorch all ranks call forward and backward alike. Under NoGradGuard the module runs as it is, without synchronisation. Throws
+  // c10::Error.
   template <typename... Args>
   auto forward(Args&&... args) {
     using Arguments = std::tuple<std::decay_t<Args>...>;
@@ -52,6 +54,13 @@ class DistributedDataParallel {
     });
     return FromValue<Result>(result);
   }
+
+  // A scope in which forwards are not synchronised, to accumulate gradients: see no_sync_scope.h.
+  NoSyncScope no_sync() { return core_->no_sync(); }
+  // A scope for inputs of which ranks have different numbers: see join.h.
+  absl::StatusOr<std::unique_ptr<JoinScope>> join(const JoinOptions& options = {}) { return core_->join(options); }
+  // How gradients are reduced, if not averaged as they are: see comm_hook.h, DdpCore::RegisterCommHook.
+  absl::Status RegisterCommHook(std::unique_ptr<CommHook> hook) { return core_->RegisterCommHook(std::move(hook)); }
 
   Net& module() { return net_; }
   const DdpCore& core() const { return *core_; }

@@ -1,25 +1,45 @@
 #ifndef DDPOPT_DDP_FROZEN_REDUCER_H_
 #define DDPOPT_DDP_FROZEN_REDUCER_H_
 
-// c10d::Reducer with buckets that stay as they were given, the times at which they were reduced, and the names of the parameters that a
-// backward left out. Includes c10d's headers: for .cc files of this package only.
+// c10d::Reducer with buckets that stay as they were given, exact knowledge of which parameters a backward leaves out, and the times at
+// which buckets were reduced. Includes c10d's headers: for .cc files of this package only.
 //
-//   auto reducer = FrozenReducer(parameters, names, {{2, 3}, {0, 1}}, group);   // backward order: bucket 0 is reduced first
-//   reducer.PrepareForward();          // then forward, then:
-//   reducer.PrepareBackward();         // then backward, and at its end:
-//   if (!reducer.Finished()) throw ... reducer.UnreadyParameters() ...;
+//   FrozenReducer reducer(parameters, names, {{2, 3}, {0, 1}}, group, {}, AllReduceHook());   // backward order: bucket 0 is reduced first
+//   reducer.CountForward();
+//   // In a backward, before the first parameter's gradient:
+//   reducer.EnterBackward();
+//   reducer.Synchronise();
+//   // At its end, when all gradients are computed, and again when the engine has run the Reducer's own callback:
+//   reducer.EndOfGraph();
+//   if (!reducer.Finished()) throw ... reducer.MissingParameters() ...;
+//   reducer.EndBackward();
+//
+// A backward without Synchronise only accumulates gradients.
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ddpopt/ddp/comm_hook.h"
 #include "ddpopt/distributed/device_streams.h"
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
 namespace ddpopt {
+
+struct FrozenReducerOptions {
+  bool find_unused_parameters = false;
+  bool static_graph = false;                   // what the first backward leaves out, all leave out
+  bool skip_all_reduce_unused_params = false;  // with either of these: the same on all ranks
+  bool gradient_as_bucket_view = false;
+
+  bool MayLeaveOut() const { return find_unused_parameters || static_graph; }
+  bool Learns() const { return static_graph || skip_all_reduce_unused_params; }
+};
 
 class FrozenReducer : public c10d::Reducer {
  public:
@@ -34,39 +54,94 @@ class FrozenReducer : public c10d::Reducer {
   };
 
   // Every parameter must be in exactly one bucket; a bucket holds one dtype and one device (throws c10::Error otherwise).
-  // Installs hooks on the parameters' gradient accumulators until destroyed. With find_unused_parameters, a parameter that the outputs don't
-  // depend on counts as ready from the start; one that no rank used keeps the gradient that it had.
+  // Installs hooks on the parameters' gradient accumulators until destroyed.
   FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std::string> names, std::vector<std::vector<std::size_t>> buckets,
-                c10::intrusive_ptr<c10d::ProcessGroup> group, bool find_unused_parameters = false);
+                c10::intrusive_ptr<c10d::ProcessGroup> group, FrozenReducerOptions options, std::shared_ptr<CommHook> hook);
+  ~FrozenReducer();
 
-  void PrepareForward() { prepare_for_forward(); }
-  // Forgets the readiness and times of the last backward. The outputs are needed to find unused parameters only.
-  void PrepareBackward(const std::vector<at::Tensor>& outputs = {});
-
-  // Whether every bucket was reduced and copied back since PrepareBackward.
+  void CountForward();
+  bool MayLeaveOut() const { return options_.MayLeaveOut(); }
+  bool Learnt() const { return learnt_ || !options_.Learns(); }
+  // Whether the backward that runs on this thread accumulates any parameter's gradient; one that only computes gradients for its caller
+  // (autograd::grad) does not.
+  bool TakesPartInBackward() const;
+  // Called when a parameter's gradient comes in a backward that was not entered.
+  void set_on_unexpected_gradient(std::function<void()> call) { on_unexpected_gradient_ = std::move(call); }
+  // In a backward. Forgets which gradients came in the last one.
+  void EnterBackward();
+  // After that: expects gradients, and reduces each bucket when it is full. Gradients that came since EnterBackward count in EndOfGraph.
+  void Synchronise();
+  // All gradients are computed. Where parameters may be left out, those that were count as ready now, and what is left is reduced.
+  void EndOfGraph();
+  // Whether every bucket was reduced and copied back since Synchronise.
   bool Finished() const;
-  // Names of the parameters whose gradient has not come since PrepareBackward.
-  std::vector<std::string> UnreadyParameters() const;
+  // Names of the parameters that kept their buckets from being reduced.
+  std::vector<std::string> MissingParameters() const;
+  // After Finished(), or without Synchronise. Learns, where it is to, which parameters are used. The reason why there is no going on, else
+  // empty.
+  std::string EndBackward();
+
+  // One shadowed backward of a rank that has no gradients of its own (Join): takes part in each bucket's reduction with zeros. Collective
+  // with the others' backward; blocks.
+  void Shadow();
+  // By what hooks divide sums; the number of ranks at first.
+  void set_divisor(int64_t divisor) { divisor_ = divisor; }
+
   // Read back from the base class, in its own order.
   std::vector<BucketContent> Buckets() const;
-  // How many forwards the base class was told of.
-  int64_t NumPreparedForwards() const;
+  // How many forwards there were.
+  int64_t NumForwards() const { return num_forwards_; }
   // Length of the list from which the base class would rebuild its buckets: zero if frozen.
   std::size_t RebuildListSize() const;
   // Per bucket, of the last backward.
   std::vector<Times> BucketTimes() const;
+  // Bytes that were given to collectives for buckets since Synchronise.
+  int64_t BytesSent() const;
+  // The parameters with gradients that are not finite, by name.
+  std::vector<std::string> NotFinite() const;
+  // The same of what this rank gave to the last reduction. Only kept if asked for.
+  void set_check_finite(bool check) { check_finite_ = check; }
+  const std::vector<std::string>& NotFiniteHere() const { return not_finite_here_; }
 
   // Shared with the communication hook's callbacks, which may outlive the reducer.
   struct Clock {
     mutable std::mutex mutex;
     std::vector<Times> times;
     uint64_t step = 0;
+    int64_t bytes = 0;
   };
 
  private:
-  std::vector<std::string> names_;
-  const bool find_unused_;
-  std::shared_ptr<Clock> clock_;
+  class TimedHook;
+  class LayoutCheck;
+  struct Arrival {
+    int64_t in_backward = 0;  // how often the gradient came in the current backward, or in the last one
+    bool accumulated = false;  // a defined one came, and was not synchronised yet
+  };
+
+  class Communicator;
+  void OnGradient(std::size_t index, const at::Tensor& gradient);
+  std::string Learn();
+
+  const std::vector<std::string> names_;
+  const FrozenReducerOptions options_;
+  const std::shared_ptr<CommHook> hook_;
+  const std::shared_ptr<Clock> clock_;
+  const std::unique_ptr<GradBucket::Communicator> communicator_;
+  std::vector<GradBucket::Layout> layouts_;
+  int64_t divisor_;
+  int64_t num_forwards_ = 0;
+  std::vector<Arrival> arrivals_;
+  std::function<void()> on_unexpected_gradient_;
+  bool in_backward_ = false;
+  bool synchronising_ = false;
+  bool check_finite_ = false;
+  std::vector<std::string> not_finite_here_;
+
+  bool learnt_ = false;
+  std::vector<bool> used_here_;      // in each synchronised backward
+  std::vector<bool> used_anywhere_;
+  std::vector<bool> skipped_buckets_;
 };
 
 }  // namespace ddpopt

@@ -39,13 +39,18 @@ class DistributedDataParallel<std::shared_ptr<ExportedProgram>> {
   // come. Throw c10::Error.
   std::vector<c10::IValue> RunFlat(std::vector<c10::IValue> inputs);
   c10::IValue Run(std::vector<c10::IValue> args, const std::map<std::string, c10::IValue>& kwargs = {});
-  // Of a program that returns one tensor: takes the tensor inputs, in flat order. Values that the export fixed are the program's own. Throws
-  // c10::Error, also for a program that takes symbolic numbers or returns anything else: use RunFlat there.
+  // Of a program that returns one tensor: takes the tensor inputs, in flat order. Values that the export fixed are the program's own.
+  // Throws c10::Error, also for a program that takes symbolic numbers or returns anything else: use RunFlat there.
   at::Tensor Forward(const std::vector<at::Tensor>& tensors);
   template <typename... Args>
   at::Tensor forward(Args&&... args) {
     return Forward({at::Tensor(std::forward<Args>(args))...});
   }
+
+  // As of the wrapper of modules.
+  NoSyncScope no_sync() { return core_->no_sync(); }
+  absl::StatusOr<std::unique_ptr<JoinScope>> join(const JoinOptions& options = {}) { return core_->join(options); }
+  absl::Status RegisterCommHook(std::unique_ptr<CommHook> hook) { return core_->RegisterCommHook(std::move(hook)); }
 
   const std::shared_ptr<ExportedProgram>& program() const { return program_; }
   const DdpCore& core() const { return *core_; }

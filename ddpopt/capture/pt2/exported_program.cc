@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
-#include "ddpopt/capture/pt2/guard.h"
 #include "fx_graph/passes/effects.h"
 #include "fx_graph/tensor_meta.h"
 #include "interpreter/interpreter.h"
@@ -176,8 +175,7 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
 absl::Status ExportedProgram::CheckGuards(absl::Span<const IValue> inputs) const {
   DDPOPT_RETURN_IF_ERROR(guards_status_);
   using Place = pt2::Guard::Place;
-  for (const std::shared_ptr<const pt2::Guard>& understood : understood_guards_) {
-    const pt2::Guard& guard = *understood;
+  for (const pt2::Guard& guard : understood_guards_) {
     std::vector<std::string> seen;
     const absl::StatusOr<bool> holds = guard.Holds([&](const Place& place) -> absl::StatusOr<IValue> {
       const std::size_t index = input_paths_.at(place.input);

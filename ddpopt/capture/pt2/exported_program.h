@@ -34,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "ddpopt/capture/pt2/guard.h"
 #include "ddpopt/capture/pt2/sym_expr.h"
 #include "ddpopt/capture/pt2/tree_spec.h"
 #include "fx_graph/graph_module.h"
@@ -41,7 +42,6 @@
 namespace ddpopt {
 
 namespace pt2 {
-class Guard;
 class ProgramReader;
 }
 
@@ -130,7 +130,7 @@ class ExportedProgram {
   TreeSpec out_tree_;
   std::map<std::string, SymbolRange> symbol_ranges_;
   std::vector<std::string> guards_;
-  std::vector<std::shared_ptr<const pt2::Guard>> understood_guards_;
+  std::vector<pt2::Guard> understood_guards_;
   absl::Status guards_status_;                        // of the first that is not understood
   std::map<std::string, std::size_t> input_paths_;    // as guards name inputs: "['d']['k'][0]"
   std::string torch_version_;

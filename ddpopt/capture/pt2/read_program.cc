@@ -223,7 +223,7 @@ class ProgramReader {
         }
       }
       if (status.ok()) {
-        program_->understood_guards_.push_back(std::make_shared<const Guard>(*std::move(guard)));
+        program_->understood_guards_.push_back(*std::move(guard));
       } else {
         program_->guards_status_.Update(absl::UnimplementedError(absl::StrCat("guards_code: ", status.message())));
       }

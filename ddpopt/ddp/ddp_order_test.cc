@@ -1,0 +1,179 @@
+// On two ranks: ranks that run forward in different ways, collectives within forward, backwards within backwards.
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "ddpopt/ddp/distributed_data_parallel.h"
+#include "ddpopt/distributed/process_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "testing/calls.h"
+#include "testing/distributed_test.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/nn/modules/linear.h"
+#include "torch/nn/utils/clip_grad.h"
+
+namespace ddpopt {
+namespace {
+
+using testing::ErrorOf;
+using ::testing::HasSubstr;
+
+const ProcessGroup& Group() { return testing::TestProcessGroup(); }
+int Rank() { return Group().rank(); }
+
+template <typename N>
+std::unique_ptr<DistributedDataParallel<N>> Wrap(N net, DdpOptions options = {}) {
+  auto ddp = DistributedDataParallel<N>::Create(net, Group(), std::move(options));
+  if (!ddp.ok()) ADD_FAILURE() << ddp.status();
+  return ddp.ok() ? *std::move(ddp) : nullptr;
+}
+
+DdpOptions OneBucketEach() {
+  DdpOptions options;
+  options.bucket_cap_mb = 64.0 / (1 << 20);
+  return options;
+}
+
+// Three weights of 64 bytes, in the order in which its caller says.
+struct ChainImpl : torch::nn::Module {
+  ChainImpl() {
+    at::manual_seed(5);
+    for (const char* name : {"a", "b", "c"}) register_parameter(name, at::rand({4, 4}));
+  }
+  at::Tensor forward(at::Tensor x, const std::string& order) {
+    const auto weights = named_parameters();
+    for (const char letter : order) x = at::tanh(at::mm(x, weights[std::string(1, letter)]));
+    return x;
+  }
+};
+
+at::Tensor Batch() { return at::sin(at::add(at::arange(12, at::kFloat).reshape({3, 4}), Rank())); }
+
+std::vector<at::Tensor> MeanGradients(const std::shared_ptr<ChainImpl>& net, const std::string& order) {
+  net->zero_grad();
+  net->forward(Batch(), order).sum().backward();
+  std::vector<at::Tensor> means;
+  for (const at::Tensor& parameter : net->parameters()) {
+    means.push_back(parameter.grad().clone());
+    EXPECT_EQ(Group().AllReduceSum(means.back()), absl::OkStatus());
+    means.back().div_(Group().world_size());
+  }
+  net->zero_grad();
+  return means;
+}
+
+TEST(Order, GradientsThatComeInAnotherOrderOnEachRank) {
+  for (const ExecutionMode mode : {ExecutionMode::kCompiled, ExecutionMode::kEager}) {
+    DdpOptions options = OneBucketEach();
+    options.mode = mode;
+    auto net = std::make_shared<ChainImpl>();
+    auto ddp = Wrap(net, options);
+    ddp->forward(Batch(), std::string("abc")).sum().backward();
+    ASSERT_EQ(ddp->core().reducer_buckets().size(), 3u);
+    const std::string order = Rank() == 0 ? "abc" : "cab";
+    const std::vector<at::Tensor> expected = MeanGradients(net, order);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      if (step == Rank()) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      ddp->forward(Batch(), order).sum().backward();
+      for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i])) << i;
+    }
+    EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+  }
+}
+
+TEST(Order, NormsAreThoseOfOneProcess) {
+  auto net = std::make_shared<ChainImpl>();
+  auto ddp = Wrap(net, OneBucketEach());
+  double squares = 0;
+  for (const at::Tensor& gradient : MeanGradients(net, "abc")) squares += at::pow(gradient.to(at::kDouble), 2).sum().item().toDouble();
+  ddp->forward(Batch(), std::string("abc")).sum().backward();
+  EXPECT_NEAR(torch::nn::utils::clip_grad_norm_(net->parameters(), 0.01), std::sqrt(squares), 1e-5);
+  EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+}
+
+TEST(Forward, ThatThrowsIsNotCounted) {
+  auto ddp = Wrap(std::make_shared<ChainImpl>());
+  ddp->forward(Batch(), std::string("abc")).sum().backward();
+  EXPECT_NE(ErrorOf([&] { ddp->forward(at::ones({3, 5}), std::string("abc")); }), "");
+  EXPECT_EQ(ddp->core().num_prepared_forwards(), 1);
+  ddp->forward(Batch(), std::string("abc")).sum().backward();
+  EXPECT_EQ(ddp->core().num_prepared_forwards(), 2);
+}
+
+// A mean over all ranks, as a synchronised batch norm takes it.
+struct GlobalMeanImpl : torch::nn::Module {
+  GlobalMeanImpl() { weight = register_parameter("weight", at::ones({4})); }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor mean = x.mean(0).detach();
+    const absl::Status status = Group().AllReduceSum(mean);
+    TORCH_CHECK(status.ok(), std::string(status.message()));
+    return (x - mean / 2) * weight;
+  }
+  at::Tensor weight;
+};
+
+TEST(Forward, WithACollectiveOfItsOwnRunsEagerly) {
+  auto net = std::make_shared<GlobalMeanImpl>();
+  auto ddp = Wrap(net);
+  for (int step = 0; step < 2; ++step) {
+    const at::Tensor output = ddp->forward(Batch());
+    EXPECT_TRUE(at::equal(output, net->forward(Batch())));
+    output.sum().backward();
+  }
+  EXPECT_TRUE(ddp->core().runs_eagerly());
+  EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+}
+
+// Runs another backward in its own, as checkpoints do.
+struct Nested : torch::autograd::Function<Nested> {
+  static inline std::function<void()> inner;
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, const torch::autograd::variable_list& gradients) {
+    inner();
+    return gradients;
+  }
+};
+
+TEST(Backward, WithinAnotherIsRefused) {
+  auto net = std::make_shared<ChainImpl>();
+  auto ddp = Wrap(net);
+  const at::Tensor other = ddp->forward(Batch(), std::string("abc")).sum();
+  const at::Tensor weight = at::ones({1}).requires_grad_();
+  const at::Tensor loss = ddp->forward(Batch() * Nested::apply(weight), std::string("abc")).sum();
+  Nested::inner = [&] { other.backward(); };
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("while that of forward number 2 was running"));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch(), std::string("abc")); }), HasSubstr("has not ended, or failed"));
+}
+
+TEST(Backward, TwiceThroughOneGraphWithSecondDerivatives) {
+  auto net = std::make_shared<ChainImpl>();
+  auto ddp = Wrap(net, OneBucketEach());
+  const auto penalised = [&](const at::Tensor& output, const at::Tensor& x) {
+    const at::Tensor gradient = torch::autograd::grad({output.sum()}, {x}, {}, true, /*create_graph=*/true)[0];
+    return output.sum() + at::pow(gradient, 2).sum();
+  };
+  const at::Tensor x = Batch().requires_grad_();
+  penalised(net->forward(x, "abc"), x).backward();
+  std::vector<at::Tensor> expected;
+  for (const at::Tensor& parameter : net->parameters()) {
+    expected.push_back(parameter.grad().clone());
+    ASSERT_EQ(Group().AllReduceSum(expected.back()), absl::OkStatus());
+    expected.back().div_(2);
+  }
+  net->zero_grad();
+  penalised(ddp->forward(x, std::string("abc")), x).backward();
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i], 1e-4)) << i;
+}
+
+}  // namespace
+}  // namespace ddpopt
