@@ -93,7 +93,8 @@ self; complex bool; _slow_conv2d_forward kthvalue max_pool2d_with_indices max_po
 self; complex bool; slow_conv3d_forward threshold
 self; complex i8 i16 i32 i64 bool; _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bicubic2d
 self; complex i8 i16 i32 i64 bool; upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d
-self; complex u8 i8 i16 i32 bool; avg_pool1d.out avg_pool2d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d
+self; complex u8 i8 i16 i32 bool; avg_pool1d.out avg_pool2d slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d
+self; complex u8 i8 i16 i32 bool; slow_conv_transpose3d
 self; halves; _linalg_eigvals linalg_eig
 self; halves complex; special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_erfcx special_log_ndtr
 self; halves complex; special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1

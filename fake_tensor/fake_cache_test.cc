@@ -4,11 +4,11 @@
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
-#include "base/status.h"
 #include "c10/core/DefaultDtype.h"
 #include "c10/core/InferenceMode.h"
 #include "fake_tensor/fake_kernel.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/test_helpers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/library.h"
@@ -21,18 +21,6 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Key;
-
-template <typename Fn>
-std::string ErrorOf(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return ExceptionMessage(error);
-  }
-  return "no error";
-}
-
-const c10::StorageImpl* StorageOf(const Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 class FakeCacheTest : public ::testing::Test {
  protected:

@@ -6,9 +6,9 @@
 
 #include "ATen/Functions.h"
 #include "ATen/core/Tensor.h"
-#include "base/status.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/test_helpers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/library.h"
@@ -19,16 +19,6 @@ namespace {
 using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-template <typename Fn>
-std::string ErrorOf(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return ExceptionMessage(error);
-  }
-  return "no error";
-}
 
 TORCH_LIBRARY(fake_kernel_test, m) {
   for (const char* op : {"a", "b", "c", "d", "e", "h"}) m.def((std::string(op) + "(Tensor self, int n) -> Tensor").c_str());

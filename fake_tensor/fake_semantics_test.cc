@@ -9,10 +9,10 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
-#include "base/status.h"
 #include "c10/core/InferenceMode.h"
 #include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/test_helpers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -29,18 +29,6 @@ using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-template <typename Fn>
-std::string ErrorOf(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return ExceptionMessage(error);
-  }
-  return "no error";
-}
-
-const c10::StorageImpl* StorageOf(const Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 class FakeSemanticsTest : public ::testing::Test {
  protected:

@@ -9,10 +9,10 @@
 #include "ATen/core/Generator.h"
 #include "ATen/core/grad_mode.h"
 #include "base/dispatch_keys.h"
-#include "base/status.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/test_helpers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -24,18 +24,6 @@ using at::Tensor;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-template <typename Fn>
-std::string ErrorOf(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return ExceptionMessage(error);
-  }
-  return "no error";
-}
-
-const c10::StorageImpl* StorageOf(const Tensor& t) { return t.storage().unsafeGetStorageImpl(); }
 
 class FakeTensorTest : public ::testing::Test {
  protected:

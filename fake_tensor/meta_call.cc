@@ -62,10 +62,10 @@ bool Counts(const std::string& name) {
 }  // namespace
 
 void ThrowNoRule(const c10::OperatorHandle& op, const std::string& why) {
-  fake_errors_internal::Throw<UnsupportedOperator>(
-      NameOf(op), " has no fake rule (schema ", c10::toString(op.schema()), ")", why.empty() ? "" : ": ", why,
-      ". Give it one with RegisterFakeKernel(\"", NameOf(op), "\", function) of fake_tensor/fake_kernel.h; ",
-      "FakeTensorModeOptions::allow_fallback_kernels runs the real kernel on zeros instead");
+  fake_errors_internal::Throw<UnsupportedOperator>(NameOf(op), " has no fake rule (schema ", c10::toString(op.schema()), ")",
+                                                   why.empty() ? "" : ": ", why, ". Give it one with RegisterFakeKernel(\"", NameOf(op),
+                                                   "\", function) of fake_tensor/fake_kernel.h; ",
+                                                   "FakeTensorModeOptions::allow_fallback_kernels runs the real kernel on zeros instead");
 }
 
 void MetaCall::Run(torch::jit::Stack* stack) {
@@ -147,8 +147,8 @@ bool MetaCall::HasSparseOperands() const {
   return false;
 }
 
-// The CPU's kernels convert operands of other dtypes before they look at strides, and what is converted is dense. On the meta device nothing
-// is converted, so such operands are laid out here. The dtype that is computed in follows from the functional form's results.
+// The CPU's kernels convert operands of other dtypes before they look at strides, and what is converted is dense. On the meta device
+// nothing is converted, so such operands are laid out here. The dtype that is computed in follows from the functional form's results.
 void MetaCall::LayOutOperands(torch::jit::Stack* stack, std::size_t num_args) {
   if (!HasSparseOperands()) return;
   const c10::OperatorHandle& functional = info_.functional.has_value() ? *info_.functional : op_;

@@ -83,22 +83,40 @@ OpInfo::Devices DevicesOf(absl::string_view name) {
 // Elementwise operators that LibTorch doesn't tag as such. (where() takes its condition as it is.)
 bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
   static const auto& untagged = *new absl::flat_hash_set<absl::string_view>{
-      "elu_backward",         "gelu_backward",       "hardshrink_backward",  "hardsigmoid_backward", "hardswish_backward",
-      "hardtanh_backward",    "huber_loss",          "huber_loss_backward",  "leaky_relu_backward",  "log_sigmoid_backward",
-      "logit_backward",       "mse_loss",            "mse_loss_backward",    "silu_backward",        "smooth_l1_loss",
-      "smooth_l1_loss_backward", "softplus_backward", "softshrink_backward", "threshold_backward",
+      "elu_backward",        "gelu_backward",        "hardshrink_backward", "hardsigmoid_backward",
+      "hardswish_backward",  "hardtanh_backward",    "huber_loss",          "huber_loss_backward",
+      "leaky_relu_backward", "log_sigmoid_backward", "logit_backward",      "mse_loss",
+      "mse_loss_backward",   "silu_backward",        "smooth_l1_loss",      "smooth_l1_loss_backward",
+      "softplus_backward",   "softshrink_backward",  "threshold_backward",
   };
   absl::ConsumeSuffix(&name, "_");
-  return name != "where" && (op.hasTag(at::Tag::pointwise) || untagged.contains(name) || absl::StartsWith(name, "_foreach_"));
+  return name != "where" && name != "gelu_backward" &&
+         (op.hasTag(at::Tag::pointwise) || untagged.contains(name) || absl::StartsWith(name, "_foreach_"));
 }
 
 // Out= tensors whose elements share memory: what LibTorch's Meta kernels overlook, the CPU's kernels refuse, but for these, which write
 // without looking.
 bool WritesAnywhere(absl::string_view name) {
   static const auto& names = *new absl::flat_hash_set<absl::string_view>{
-      "_log_softmax",       "_softmax", "adaptive_max_pool3d_backward", "all",  "amax",   "amin",
-      "any",                "argmax",   "argmin",                       "avg_pool3d", "avg_pool3d_backward",
-      "fractional_max_pool2d", "fractional_max_pool2d_backward", "fractional_max_pool3d", "linalg_vector_norm", "mv", "nll_loss_backward", "nll_loss_forward", "prod", "sum",
+      "_log_softmax",
+      "_softmax",
+      "adaptive_max_pool3d_backward",
+      "all",
+      "amax",
+      "amin",
+      "any",
+      "argmax",
+      "argmin",
+      "avg_pool3d",
+      "avg_pool3d_backward",
+      "fractional_max_pool2d",
+      "fractional_max_pool2d_backward",
+      "fractional_max_pool3d",
+      "mv",
+      "nll_loss_backward",
+      "nll_loss_forward",
+      "prod",
+      "sum",
   };
   return names.contains(name);
 }

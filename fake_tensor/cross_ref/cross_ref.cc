@@ -128,7 +128,8 @@ std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& subst
     if (wanted) operators.push_back(*op);
   }
   std::sort(operators.begin(), operators.end(), [](const c10::OperatorHandle& a, const c10::OperatorHandle& b) {
-    return std::pair(a.operator_name().name, a.operator_name().overload_name) < std::pair(b.operator_name().name, b.operator_name().overload_name);
+    return std::pair(a.operator_name().name, a.operator_name().overload_name) <
+           std::pair(b.operator_name().name, b.operator_name().overload_name);
   });
   return operators;
 }

@@ -68,7 +68,8 @@ ScalarType RandomDtype(Random& random, const std::string& dtype_class) {
                                         ScalarType::BFloat16, ScalarType::Half,  ScalarType::Long,  ScalarType::Long,
                                         ScalarType::Int,      ScalarType::Byte,  ScalarType::Bool,  ScalarType::ComplexFloat,
                                         ScalarType::Short,    ScalarType::Char,  ScalarType::ComplexDouble};
-  static constexpr ScalarType kFloats[] = {ScalarType::Float, ScalarType::Float, ScalarType::Float, ScalarType::Double, ScalarType::BFloat16,
+  static constexpr ScalarType kFloats[] = {ScalarType::Float, ScalarType::Float, ScalarType::Float, ScalarType::Double,
+                                           ScalarType::BFloat16,
                                            ScalarType::Half};
   static constexpr ScalarType kInts[] = {ScalarType::Long, ScalarType::Int, ScalarType::Short, ScalarType::Char, ScalarType::Byte};
   static constexpr ScalarType kComplex[] = {ScalarType::ComplexFloat, ScalarType::ComplexDouble};
@@ -500,7 +501,8 @@ class Builder {
     } else if (dtype == "R") {
       spec.dtype = c10::isComplexType(dtype_) ? c10::toRealValueType(dtype_) : dtype_;
     } else if (dtype == "X") {
-      spec.dtype = c10::isComplexType(dtype_) ? dtype_ : dtype_ == ScalarType::Double ? ScalarType::ComplexDouble : ScalarType::ComplexFloat;
+      const ScalarType made = dtype_ == ScalarType::Double ? ScalarType::ComplexDouble : ScalarType::ComplexFloat;
+      spec.dtype = c10::isComplexType(dtype_) ? dtype_ : made;
     } else if (dtype == "A") {
       spec.dtype = RandomDtype(random_, "any");
     } else if (dtype == "idx") {
@@ -573,7 +575,10 @@ class Builder {
     if (kind == ArgumentKind::kTensor || kind == ArgumentKind::kTensors || kind == ArgumentKind::kOptionalTensors) return false;
     if (text[0] == '\'') return kind == ArgumentKind::kString;
     if (kind == ArgumentKind::kString) return false;
-    if (text[0] == '(') return kind == ArgumentKind::kInts || kind == ArgumentKind::kFloats || kind == ArgumentKind::kBools || text.find(')') + 1 != text.size();
+    if (text[0] == '(') {
+      return kind == ArgumentKind::kInts || kind == ArgumentKind::kFloats || kind == ArgumentKind::kBools ||
+             text.find(')') + 1 != text.size();
+    }
     return kind != ArgumentKind::kScalars;
   }
 
@@ -1150,7 +1155,9 @@ at::Tensor Flat(const TensorSpec& spec, int64_t n, bool ordered, Random& random)
       case TensorSpec::Values::kEqual: values[i] = static_cast<double>(spec.bound); break;
       case TensorSpec::Values::kIncreasing: values[i] = ordered ? static_cast<double>(i % last) : 0; break;
       case TensorSpec::Values::kPositiveDefinite:
-        values[i] = ordered && i % last == (i / last) % rows ? static_cast<double>(last + 1) : c10::isIntegralType(spec.dtype, true) ? 0 : 0.25;
+        values[i] = ordered && i % last == (i / last) % rows     ? static_cast<double>(last + 1)
+                    : c10::isIntegralType(spec.dtype, true) ? 0
+                                                            : 0.25;
         break;
       case TensorSpec::Values::kPlain:
         values[i] = c10::isIntegralType(spec.dtype, false) ? static_cast<double>(random.Between(1, 3))
@@ -1259,9 +1266,11 @@ double Random::Unit() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }
 int64_t TensorSpec::numel() const { return Product(sizes); }
 
 std::string TensorSpec::ToString() const {
-  static constexpr const char* kLayouts[] = {"", " permuted", " channels_last", " sliced", " expanded", " offset", " view of #", " same as #"};
+  static constexpr const char* kLayouts[] = {"",          " permuted", " channels_last", " sliced",
+                                             " expanded", " offset",   " view of #",     " same as #"};
   if (!defined) return "None";
-  return absl::StrCat(NameOf(dtype), "[", absl::StrJoin(sizes, ","), "]", kLayouts[static_cast<int>(layout)], other >= 0 ? absl::StrCat(other) : "",
+  return absl::StrCat(NameOf(dtype), "[", absl::StrJoin(sizes, ","), "]", kLayouts[static_cast<int>(layout)],
+                      other >= 0 ? absl::StrCat(other) : "",
                       conj ? " conj" : "", neg ? " neg" : "", wrapped ? " number" : "");
 }
 
@@ -1283,7 +1292,8 @@ std::string Call::ToString() const {
     }
     parts.push_back(absl::StrCat(argument.name(), "=", text));
   }
-  return absl::StrCat(c10::toString(op.operator_name()), "(", absl::StrJoin(parts, ", "), ")", damage.empty() ? "" : absl::StrCat("  # ", damage));
+  return absl::StrCat(c10::toString(op.operator_name()), "(", absl::StrJoin(parts, ", "), ")",
+                      damage.empty() ? "" : absl::StrCat("  # ", damage));
 }
 
 std::optional<Call> RandomCall(const c10::OperatorHandle& op, uint64_t seed, const CallOptions& options) {

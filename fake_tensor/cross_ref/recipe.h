@@ -8,7 +8,8 @@
 //
 // Capitals are sizes, chosen at random once a call; `K:=1..3` chooses one from a range. Alternatives are separated by |. Values are
 //   tensor        dtype[sizes]values, where
-//                 dtype: T (the call's, the default), R (its real counterpart), X (its complex one), A (any), idx (i64, sometimes i32) or a name;
+//                 dtype: T (the call's, the default), R (its real counterpart), X (its complex one), A (any), idx (i64, sometimes i32) or a
+//                   name;
 //                 sizes: expressions; N? (N or 1); *S (a shape: S rank 0-4, W 1-4, V 2-4, P 0-2, Q 1-2); ~S (a shape that broadcasts to S);
 //                        1S (as many ones as S has dimensions); @f(…) (a function of other arguments, see generator.cc);
 //                 values: <n (integers below n), =n, @pd (positive definite), @inc (increasing); default 0.1 to 0.9, or 1 to 3 for integers
@@ -38,8 +39,8 @@ struct Recipe {
   absl::flat_hash_map<std::string, std::string> arguments;     // name → value text
 };
 
-// The recipes for an operator overload (full names: "aten::add_", "Tensor"), all alternatives: those of the overload, else of its functional
-// form's name, else empty. Throws std::invalid_argument at first use if the table can't be read.
+// The recipes for an operator overload (full names: "aten::add_", "Tensor"), all alternatives: those of the overload, else of its
+// functional form's name, else empty. Throws std::invalid_argument at first use if the table can't be read.
 const std::vector<Recipe>& RecipesOf(const std::string& name, const std::string& overload);
 
 // Names of operators in the table, for a check that each exists.

@@ -1,7 +1,6 @@
 // Reading and writing by index. A mask selects as many elements as its data says; what can be told without data is checked.
 
 #include <optional>
-
 #include <tuple>
 
 #include "ATen/ExpandUtils.h"

@@ -104,14 +104,16 @@ Tensor MaskedSoftmaxBackward(const Tensor& grad, const Tensor& output, const Ten
 }
 
 // LibTorch's don't compare dtypes.
+void CheckSoftmaxDtypes(const Tensor& grad_output, const Tensor& output, const char* name) {
+  TORCH_CHECK(grad_output.numel() == 0 || grad_output.scalar_type() == output.scalar_type(), name, ": expected ", grad_output.scalar_type(),
+              ", found ", output.scalar_type());
+}
 Tensor SoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
-  TORCH_CHECK(grad_output.numel() == 0 || grad_output.scalar_type() == output.scalar_type(), "_softmax_backward_data: expected ", grad_output.scalar_type(), ", found ",
-              output.scalar_type());
+  CheckSoftmaxDtypes(grad_output, output, "_softmax_backward_data");
   return at::_softmax_backward_data(grad_output, output, dim, input_dtype);
 }
 Tensor LogSoftmaxBackward(const Tensor& grad_output, const Tensor& output, int64_t dim, at::ScalarType input_dtype) {
-  TORCH_CHECK(grad_output.numel() == 0 || grad_output.scalar_type() == output.scalar_type(), "_log_softmax_backward_data: expected ", grad_output.scalar_type(),
-              ", found ", output.scalar_type());
+  CheckSoftmaxDtypes(grad_output, output, "_log_softmax_backward_data");
   return at::_log_softmax_backward_data(grad_output, output, dim, input_dtype);
 }
 

@@ -36,8 +36,8 @@ bool IsWritten(const c10::Argument& argument) { return argument.alias_info() != 
 
 // A composition of other operators, which a rule for it as a Meta kernel hides.
 void CallComposite(const c10::OperatorHandle& op, Stack* stack) {
-  for (const c10::DispatchKey key : {c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
-                                     c10::DispatchKey::CompositeExplicitAutograd, c10::DispatchKey::CompositeImplicitAutograd}) {
+  for (const c10::DispatchKey key : {c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeExplicitAutograd,
+                                     c10::DispatchKey::CompositeImplicitAutograd}) {
     if (op.hasKernelForDispatchKey(key)) return op.callBoxedForDispatchKey(key, *stack);
   }
   op.callBoxed(stack);
@@ -207,8 +207,8 @@ void CheckedStrides(const c10::OperatorHandle& op, Stack* stack) {
   CallComposite(op, stack);
   const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    TORCH_CHECK(empty || sizes[i] <= 1 || strides[i] >= 0, c10::toString(op.operator_name()), ": negative strides: ",
-                at::IntArrayRef(strides));
+    TORCH_CHECK(empty || sizes[i] <= 1 || strides[i] >= 0, c10::toString(op.operator_name()),
+                ": negative strides: ", at::IntArrayRef(strides));
   }
 }
 
@@ -238,7 +238,10 @@ void CheckedStridedScatter(const c10::OperatorHandle& op, Stack* stack) {
   const c10::IValue offset = (*stack)[first + 4];
   CallComposite(op, stack);
   const bool whole = at::has_internal_overlap(self) != at::MemOverlap::Yes;
-  CheckBounds(self, sizes, strides, offset.isInt() ? offset.toInt() : whole ? self.storage_offset() : 0,
+  CheckBounds(self, sizes, strides,
+              offset.isInt() ? offset.toInt()
+              : whole        ? self.storage_offset()
+                             : 0,
               whole ? self.storage().nbytes() : static_cast<std::size_t>(self.numel()) * self.itemsize());
 }
 

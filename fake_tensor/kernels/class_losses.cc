@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "ATen/ops/resize.h"
 #include "ATen/ops/nll_loss_forward.h"
+#include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
 #include "fake_tensor/kernels/typed_outputs.h"

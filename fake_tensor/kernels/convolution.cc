@@ -214,11 +214,15 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
       const MemoryFormat format = OneDnnFormat(input, weight);
       if (output_mask[0] || output_mask[1] || output_mask[2]) {
         CheckOneDnnDtype(grad_output);
+        const auto is = [&](at::ScalarType type) {
+          return input.scalar_type() == type || weight.scalar_type() == type || grad_output.scalar_type() == type;
+        };
+        TORCH_CHECK(!is(at::kHalf) || !is(at::kBFloat16), "convolution_backward: Half beside BFloat16");
         CheckOneDnn(input, weight, call, sizes, /*forward=*/false);
         const std::vector<int64_t>& dilation = call.window.dilation;
         const bool dilated = std::all_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 0; });
-        TORCH_CHECK(!dilated || grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ", grad_output.sizes(),
-                    ", not ", IntArrayRef(sizes));
+        TORCH_CHECK(!dilated || grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ",
+                    grad_output.sizes(), ", not ", IntArrayRef(sizes));
       }
       if (output_mask[0]) {
         CheckOneDnnDtype(weight);

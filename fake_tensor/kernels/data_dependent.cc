@@ -19,7 +19,8 @@ using at::Tensor;
 using MaybeTensor = std::optional<Tensor>;
 
 [[noreturn]] void RefuseShape(const char* op) {
-  fake_errors_internal::Throw<DynamicOutputShape>("aten::", op, ": the shape of its result depends on data, which a fake tensor doesn't have");
+  fake_errors_internal::Throw<DynamicOutputShape>(
+      "aten::", op, ": the shape of its result depends on data, which a fake tensor doesn't have");
 }
 
 void CheckOutDtype(const Tensor& out, c10::ScalarType dtype, const char* op) {
@@ -94,7 +95,8 @@ Tensor RepeatInterleave(const Tensor& repeats, std::optional<int64_t> output_siz
 }
 
 [[noreturn]] void RefuseValue(const char* op) {
-  fake_errors_internal::Throw<DataDependentOutput>("aten::", op, ": data-dependent: its result needs data, which a fake tensor doesn't have");
+  fake_errors_internal::Throw<DataDependentOutput>(
+      "aten::", op, ": data-dependent: its result needs data, which a fake tensor doesn't have");
 }
 
 bool Equal(const Tensor& self, const Tensor& other) {

@@ -107,8 +107,9 @@ Tensor EmbeddingBagBackward(const Tensor& grad, const Tensor& indices, const Ten
   CheckContiguous("_embedding_bag_backward", offset2bag);
   const Tensor& index = indices.scalar_type() == at::kLong ? indices : offsets;
   // Bags that weren't kept are found again.
-  return EmbeddingBagDenseBackward(grad, index, offset2bag.numel() == 0 && indices.numel() != 0 ? index : offset2bag, bag_size, maximum_indices, num_weights,
-                                   scale_grad_by_freq, mode, per_sample_weights, padding_idx);
+  const Tensor& bags = offset2bag.numel() == 0 && indices.numel() != 0 ? index : offset2bag;
+  return EmbeddingBagDenseBackward(grad, index, bags, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+                                   padding_idx);
 }
 
 Tensor EmbeddingBagPerSampleWeightsBackward(const Tensor& grad, const Tensor& weight, const Tensor& indices, const Tensor& offsets,

@@ -75,8 +75,8 @@ Tensor LearnablePerTensor(const Tensor& self, const Tensor& scale, const Tensor&
 
 // A bfloat16 input is made float first, and all else with it; otherwise all must be float.
 void CheckLearnableBackward(const Tensor& grad, const Tensor& self, const Tensor& scale, int64_t quant_min, int64_t quant_max) {
-  TORCH_CHECK(self.scalar_type() == at::kBFloat16 || (grad.scalar_type() == at::kFloat && self.scalar_type() == at::kFloat &&
-                                                      scale.scalar_type() == at::kFloat),
+  TORCH_CHECK(self.scalar_type() == at::kBFloat16 ||
+                  (grad.scalar_type() == at::kFloat && self.scalar_type() == at::kFloat && scale.scalar_type() == at::kFloat),
               "fake_quantize: gradient, input and scales must be float");
   TORCH_CHECK(grad.numel() == self.numel(), "fake_quantize: gradient and input differ in size");
   TORCH_CHECK(quant_min <= 0 && quant_max >= 0, "fake_quantize: there is no level 0 from ", quant_min, " to ", quant_max);
@@ -105,9 +105,10 @@ Tensor LearnablePerChannel(const Tensor& self, const Tensor& scale, const Tensor
 }
 
 std::tuple<Tensor, Tensor, Tensor> LearnablePerChannelBackward(const Tensor& grad, const Tensor& self, const Tensor& scale,
-                                                               const Tensor& zero_point, int64_t axis, int64_t quant_min,
-                                                               int64_t quant_max, double /*grad_factor*/) {
+                                                               const Tensor& zero_point, int64_t axis, int64_t quant_min, int64_t quant_max,
+                                                               double /*grad_factor*/) {
   CheckLearnableBackward(grad, self, scale, quant_min, quant_max);
+  TORCH_CHECK(self.scalar_type() == at::kBFloat16 || zero_point.scalar_type() == at::kFloat, "fake_quantize: zero_point must be float");
   TORCH_CHECK(grad.sizes() == self.sizes(), "fake_quantize: gradient and input differ in shape: ", grad.sizes(), " and ", self.sizes());
   CheckChannels(self, scale, zero_point, axis);
   TORCH_CHECK(zero_point.numel() > 0, "fake_quantize: there are no channels");

@@ -226,7 +226,8 @@ Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, con
                        bool include_self, Tensor& out) {
   if (IsNothing(self, dim, index)) {
     const Tensor result = IndexReduce(self, dim, index, source, reduce, include_self);
-    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_reduce: out= must be ", result.scalar_type(), ", not ", out.scalar_type());
+    TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_reduce: out= must be ", result.scalar_type(), ", not ",
+                out.scalar_type());
     at::native::resize_output(out, result.sizes());
     return out;
   }

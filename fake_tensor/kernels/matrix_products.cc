@@ -48,8 +48,8 @@ void ScaleBy(const Scalar& beta, const Tensor& result) {
   scaled.mul_(beta);
 }
 
-// result = beta * self + alpha * mat1 * mat2, all of the right shapes: what the CPU's kernel refuses on its way to BLAS. Without elements it
-// gets nowhere, without columns it only scales.
+// result = beta * self + alpha * mat1 * mat2, all of the right shapes: what the CPU's kernel refuses on its way to BLAS. Without elements
+// it gets nowhere, without columns it only scales.
 void AddProductInto(const Tensor& result, const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta,
                     const Scalar& alpha, const char* op) {
   CheckSameDtype(mat1, mat2, op);
@@ -108,8 +108,8 @@ Tensor& AddmmOut(const Tensor& self, const Tensor& mat1, const Tensor& mat2, con
 Tensor AddmmActivation(const Tensor& self, const Tensor& mat1, const Tensor& mat2, const Scalar& beta, const Scalar& alpha, bool use_gelu) {
   Tensor sum = at::_addmm_activation(self, mat1, mat2, beta, alpha, use_gelu);
   AddProductInto(sum, self.expand(sum.sizes()), mat1, mat2, beta, alpha, "_addmm_activation");
-  TORCH_CHECK(use_gelu ? sum.is_floating_point() : !sum.is_complex() && sum.scalar_type() != at::kBool, "_addmm_activation: there is no ", use_gelu ? "gelu" : "relu", " of ",
-              sum.scalar_type());
+  RequireDtype(use_gelu ? "_addmm_activation with gelu" : "_addmm_activation with relu", sum.scalar_type(),
+               use_gelu ? kFloatDtypes : kRealDtypes);
   return sum;
 }
 

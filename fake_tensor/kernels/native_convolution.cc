@@ -229,7 +229,11 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
     if (!dilated || transposed) RequireDtype(name, input.scalar_type(), kFloatDtypes);
     CheckDtypes(name, grad_output, weight);
   }
-  if (output_mask[1]) CheckDtypes(name, grad_output, input);
+  if (output_mask[1]) {
+    // Columns of the input are made for real numbers alone.
+    if (!dilated && !transposed && !(flat && HasOneTap(window))) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    CheckDtypes(name, grad_output, input);
+  }
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
   if (output_mask[0]) std::get<0>(grads) = Empty(input.sizes(), grad_output.options(), format);
   if (output_mask[1] && input.numel() != 0 && flat && !transposed && !dilated && format == MemoryFormat::Contiguous && HasOneTap(window)) {

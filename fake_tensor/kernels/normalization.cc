@@ -89,8 +89,8 @@ Normed NativeGroupNorm(const Tensor& input, const MaybeTensor& weight, const May
     TORCH_CHECK(!Given(*tensor) || ((*tensor)->dim() == 1 && (*tensor)->numel() == channels), kName, ": a parameter doesn't have ",
                 channels, " elements");
   }
-  TORCH_CHECK(n == 0 || input.numel() == n * channels * hxw, kName, ": an input of ", input.sizes(), " hasn't ", n, " x ", channels, " x ", hxw,
-              " elements");
+  TORCH_CHECK(n == 0 || input.numel() == n * channels * hxw, kName, ": an input of ", input.sizes(), " hasn't ", n, " x ", channels, " x ",
+              hxw, " elements");
   const at::TensorOptions stats = StatOptions(kName, input, weight, bias);
   return {EmptySuggestedLike(input), Empty({n, groups}, stats), Empty({n, groups}, stats)};
 }
@@ -107,8 +107,7 @@ Normed NativeGroupNormBackward(const Tensor& grad_out, const Tensor& input, cons
     TORCH_CHECK(mean.scalar_type() == rstd.scalar_type(), kName, ": mean and rstd differ in dtype");
     TORCH_CHECK(grad_out.numel() == n * channels * hxw && input.numel() == grad_out.numel(), kName, ": tensors of ", grad_out.sizes(),
                 " and ", input.sizes(), " haven't ", n, " x ", channels, " x ", hxw, " elements");
-    TORCH_CHECK(mean.numel() == n * groups && rstd.numel() == n * groups, kName, ": statistics don't have ", n, " x ", groups,
-                " elements");
+    TORCH_CHECK(mean.numel() == n * groups && rstd.numel() == n * groups, kName, ": statistics don't have ", n, " x ", groups, " elements");
     TORCH_CHECK(groups > 0 && channels % groups == 0, kName, ": ", channels, " channels don't divide into ", groups, " groups");
     TORCH_CHECK(!Given(weight) || weight->numel() == channels, kName, ": the weight doesn't have ", channels, " elements");
   }

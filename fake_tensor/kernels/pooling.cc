@@ -263,8 +263,7 @@ Tensor& MaxUnpool2dOut(const Tensor& self, const Tensor& indices, IntArrayRef ou
 }
 
 // The kernels write where they are told to, and look at nothing but dtypes.
-constexpr FakeKernelOptions kInto = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
-                                     .overlap = FakeKernelOptions::Overlap::kUnchecked};
+constexpr FakeKernelOptions kInto = {.out_dtype = FakeKernelOptions::OutDtype::kEqual, .overlap = FakeKernelOptions::Overlap::kUnchecked};
 
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("avg_pool2d_backward", AvgPool2dBackward, {.out_dtype = FakeKernelOptions::OutDtype::kEqual});

@@ -95,11 +95,20 @@ void CheckLimits(const Tensor& self, const std::optional<Scalar>& min, const std
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11
   int64_t lowest, highest;
   switch (self.scalar_type()) {
-    case at::kByte: lowest = 0, highest = 255; break;
-    case at::kChar: lowest = -128, highest = 127; break;
-    case at::kShort: lowest = -32768, highest = 32767; break;
-    case at::kInt: lowest = -2147483648, highest = 2147483647; break;
-    default: return;
+    case at::kByte:
+      lowest = 0, highest = 255;
+      break;
+    case at::kChar:
+      lowest = -128, highest = 127;
+      break;
+    case at::kShort:
+      lowest = -32768, highest = 32767;
+      break;
+    case at::kInt:
+      lowest = -2147483648, highest = 2147483647;
+      break;
+    default:
+      return;
   }
   for (const std::optional<Scalar>* limit : {&min, &max}) {
     if (limit->has_value() && !(*limit)->isIntegral(/*includeBool=*/true)) return;
