@@ -182,7 +182,8 @@ void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eag
   }
   if (wants_eager) captured->RunEagerly("mode is kEager");
   if (options.find_unused_parameters || options.static_graph) {
-    const absl::Status so_far = CompareBetweenRanks(group, "the captured graphs", local, {});
+    // With the fallback, all ranks know by now that each has buckets.
+    const absl::Status so_far = options.eager_fallback ? local : CompareBetweenRanks(group, "the captured graphs", local, {});
     if (so_far.ok()) {
       absl::StatusOr<ReducerBuckets> rank0 = BucketsOfRank0(group, buckets, *tensors);
       local = rank0.status();
