@@ -1,6 +1,11 @@
 // What programs take, hold and give: inputs and their sizes, guards, results and writes, weights, trees.
 
+#include <malloc.h>
+
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -385,6 +390,33 @@ TEST_F(WeightsTest, BuffersThatAreWritten) {
     EXPECT_EQ(outputs[1].toTensor().item<int64_t>(), 7 + step);
     EXPECT_EQ((*loaded)->FindTensor("steps")->item<int64_t>(), 8 + step);
   }
+}
+
+// Kilobytes, of a line of /proc/self/status.
+int64_t StatusKb(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, field.size() + 1, field + ":") == 0) return std::stoll(line.substr(field.size() + 1));
+  }
+  return 0;
+}
+
+TEST_F(WeightsTest, AreHeldOnce) {
+  constexpr int64_t kElements = int64_t{16} << 20;  // 64 MiB
+  const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/large.pt2");
+  Hold("parameter", "w", TensorMeta({kElements}), "weight_0");
+  testing::WriteArchive(path, program_.Text(), weights_, constants_, {{"data/weights/weight_0", std::string(4 * kElements, '\1')}});
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5" << std::flush;  // the highest resident memory becomes the present one
+  const int64_t before = StatusKb("VmRSS");
+  if (StatusKb("VmHWM") > before + 8 * 1024) GTEST_SKIP() << "this kernel doesn't forget the highest resident memory";
+  const auto loaded = LoadExportedProgram(path);
+  ASSERT_THAT(loaded.status(), IsOk());
+  EXPECT_EQ((*loaded)->parameters()[0].tensor.numel(), kElements);
+  const int64_t added = StatusKb("VmHWM") - before;
+  EXPECT_GT(added, 60 * 1024);
+  EXPECT_LT(added, 80 * 1024);
+  std::remove(path.c_str());
 }
 
 TEST_F(WeightsTest, DataThatDoesNotFit) {
