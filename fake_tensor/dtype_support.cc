@@ -54,7 +54,7 @@ grad_output; ints complex bool; _prelu_kernel_backward _upsample_nearest_exact1d
 grad_output; ints complex bool; _upsample_nearest_exact3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
 grad_output; ints complex bool; binary_cross_entropy_backward fractional_max_pool2d_backward fractional_max_pool3d_backward
 grad_output; ints complex bool; grid_sampler_3d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward
-grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward upsample_bicubic2d_backward upsample_bilinear2d_backward
+grad_output; ints complex bool; nll_loss2d_backward nll_loss_backward upsample_bilinear2d_backward
 grad_output; ints complex bool; upsample_linear1d_backward
 grad_output; ints complex bool; upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
 grad_output; ints complex bool; upsample_trilinear3d_backward

@@ -278,6 +278,14 @@ void CheckedAntialias(const c10::OperatorHandle& op, Stack* stack) {
   if (self.sizes().slice(2) != at::IntArrayRef(sizes)) RequireDtype("upsampling", self.scalar_type(), kFloatOrDouble | Dtypes{at::kByte});
 }
 
+void CheckedBicubicBackward(const c10::OperatorHandle& op, Stack* stack) {
+  const std::size_t first = stack->size() - op.schema().arguments().size();
+  const at::ScalarType type = (*stack)[first].toTensor().scalar_type();
+  const std::vector<int64_t> output = (*stack)[first + 1].toIntVector(), input = (*stack)[first + 2].toIntVector();
+  op.callBoxed(stack);
+  if (at::IntArrayRef(input).slice(2) != at::IntArrayRef(output)) RequireDtype("upsample_bicubic2d_backward", type, kFloatDtypes);
+}
+
 // Reductions by name, some of which some dtypes lack.
 void CheckedScatterReduce(const c10::OperatorHandle& op, Stack* stack) {
   const std::size_t first = stack->size() - op.schema().arguments().size();
@@ -334,6 +342,9 @@ DDPOPT_FAKE_KERNELS(m) {
   for (const char* name : {"_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa.out", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa.out",
                            "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa.out"}) {
     m.impl_if_present(name, CheckedAntialias, kThisForm);
+  }
+  for (const char* name : {"upsample_bicubic2d_backward", "upsample_bicubic2d_backward.grad_input"}) {
+    m.impl(name, CheckedBicubicBackward, kThisForm);
   }
   m.impl("pow.Scalar_out", PowOfScalarOut, kThisForm);
   m.impl("mean.out", MeanOut, kThisForm);

@@ -227,11 +227,12 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
   if (dilated && !transposed) RequireDtype(name, input.scalar_type(), kTransposedDtypes);
   if (output_mask[0]) {
     if (!dilated || transposed) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    if (!dilated && !transposed) CheckDtypes(name, grad_output, input);
     CheckDtypes(name, grad_output, weight);
   }
   if (output_mask[1]) {
     // Columns of the input are made for real numbers alone.
-    if (!dilated && !transposed && !(flat && HasOneTap(window))) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    if (transposed || (!dilated && !(flat && HasOneTap(window)))) RequireDtype(name, input.scalar_type(), kFloatDtypes);
     CheckDtypes(name, grad_output, input);
   }
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
