@@ -1,7 +1,9 @@
 #include <string>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/Functions.h"
+#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/grad_mode.h"
 #include "c10/core/DefaultDtype.h"
@@ -221,6 +223,27 @@ TEST_F(FakeCacheTest, ManyOperandsWork) {
   at::_foreach_add_(many, 1);
   EXPECT_EQ(many[99]._version(), 1);
   EXPECT_THAT(mode_->CacheInfo().bypasses, Contains(Key("many operands")));
+}
+
+// A convolution's memory format depends on which library runs it, and that on the number of threads and on what the user turned off.
+TEST_F(FakeCacheTest, ThreadsAndOneDnnCount) {
+  const Tensor real_input = at::ones({2, 4, 3, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast3d);
+  const Tensor real_weight = at::ones({4, 4, 1, 1, 1});
+  const Tensor input = Fake(real_input);
+  const Tensor weight = Fake(real_weight);
+  const auto strides = [](const Tensor& x, const Tensor& w) { return at::conv3d(x, w).strides().vec(); };
+  const int threads = at::get_num_threads();
+  for (const int count : {1, 4, 1}) {
+    at::set_num_threads(count);
+    EXPECT_EQ(strides(input, weight), strides(real_input, real_weight)) << count << " threads";
+  }
+  at::globalContext().setUserEnabledMkldnn(false);
+  for (const int count : {4, 1}) {
+    at::set_num_threads(count);
+    EXPECT_EQ(strides(input, weight), strides(real_input, real_weight)) << count << " threads, without oneDNN";
+  }
+  at::globalContext().setUserEnabledMkldnn(true);
+  at::set_num_threads(threads);
 }
 
 }  // namespace

@@ -56,9 +56,9 @@ rrelu_with_noise_backward rrelu_with_noise_backward.out segment_reduce segment_r
 set_.source_Tensor silu_backward.grad_input slow_conv3d_forward slow_conv3d_forward.output slow_conv_dilated2d slow_conv_dilated2d.out
 slow_conv_dilated3d slow_conv_dilated3d.out slow_conv_transpose2d slow_conv_transpose2d.out slow_conv_transpose3d
 slow_conv_transpose3d.out smooth_l1_loss_backward.grad_input softshrink_backward.grad_input stack.out topk.values triangular_solve.X
-unsafe_split.Tensor_out upsample_bicubic2d_backward.grad_input upsample_bilinear2d.out upsample_bilinear2d.vec_out upsample_linear1d.out
-upsample_nearest1d.out upsample_nearest1d_backward.grad_input upsample_nearest2d.vec_out upsample_nearest3d.out upsample_trilinear3d.out
-vdot.out
+unsafe_split.Tensor_out upsample_bicubic2d.out upsample_bicubic2d_backward.grad_input upsample_bilinear2d.out upsample_bilinear2d.vec_out
+upsample_linear1d.out upsample_nearest1d.out upsample_nearest1d_backward.grad_input upsample_nearest2d.vec_out upsample_nearest3d.out
+upsample_trilinear3d.out vdot.out
 )";
 
 }  // namespace

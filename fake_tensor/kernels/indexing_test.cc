@@ -1,6 +1,8 @@
 // Selection, filling and copies on fakes.
 
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/List.h"
@@ -16,7 +18,7 @@ at::Tensor Indices(at::IntArrayRef sizes) { return at::zeros(sizes, at::kLong); 
 
 c10::IValue Indexed(std::vector<at::Tensor> indices) {
   c10::List<std::optional<at::Tensor>> list;
-  for (const at::Tensor& index : indices) list.push_back(index);
+  for (const at::Tensor& index : indices) list.push_back(index.defined() ? std::optional<at::Tensor>(index) : std::nullopt);
   return list;
 }
 
@@ -107,6 +109,35 @@ std::vector<SweepCase> Factories() {
   };
 }
 
+// Where the indexed dimensions go, and in which order of memory.
+std::vector<SweepCase> IndexedLayouts() {
+  const at::Tensor none;
+  const std::vector<std::pair<const char*, at::Tensor>> layouts = {
+      {"plain", NoGrad({2, 3, 4})},
+      {"transposed", T(NoGrad({2, 4, 3}))},
+      {"expanded", X(NoGrad({3, 4}), 2)},
+      {"last", ChannelsLast({2, 3, 4, 5})},
+      {"permuted", NoGrad({4, 2, 3}).permute({1, 2, 0})},
+  };
+  const std::vector<std::pair<const char*, c10::IValue>> indices = {
+      {"first", Indexed({Indices({5})})},
+      {"second", Indexed({none, Indices({2, 2})})},
+      {"adjacent", Indexed({none, Indices({2}), Indices({2})})},
+      {"gap", Indexed({Indices({2}), none, Indices({2})})},
+      {"scalar", Indexed({Indices({})})},
+      {"nothing", Indexed({none, Indices({0})})},
+  };
+  std::vector<SweepCase> cases;
+  for (const auto& [layout, tensor] : layouts) {
+    for (const auto& [kind, index] : indices) {
+      cases.push_back(OpCase(std::string("index_") + layout + "_" + kind, "aten::index.Tensor", {tensor, index}));
+      cases.push_back(OpCase(std::string("unsafe_index_") + layout + "_" + kind, "aten::_unsafe_index.Tensor", {tensor, index}));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(IndexedLayouts, SweepTest, ::testing::ValuesIn(IndexedLayouts()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Indexing, SweepTest, ::testing::ValuesIn(Indexing()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Copies, SweepTest, ::testing::ValuesIn(Copies()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Factories, SweepTest, ::testing::ValuesIn(Factories()), SweepName);

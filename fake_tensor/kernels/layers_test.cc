@@ -113,6 +113,8 @@ std::vector<SweepCase> Norms() {
   };
   cases.push_back(batch("batch_norm", "aten::native_batch_norm", ChannelsLast({2, 4, 3, 3}), at::kFloat, {true, 0.1, 1e-5}));
   cases.push_back(batch("batch_norm_eval", "aten::native_batch_norm", T(F({2, 4, 3, 3})), at::kFloat, {false, 0.1, 1e-5}));
+  // A transposed input gives a contiguous result.
+  cases.push_back(batch("batch_norm_transposed", "aten::native_batch_norm", T(F({2, 3, 4})), at::kFloat, {true, 0.1, 1e-5}));
   cases.push_back(batch("batch_norm_mixed", "aten::native_batch_norm", AsBFloat16(F({2, 4, 3})), at::kFloat, {true, 0.1, 1e-5}));
   cases.push_back(Rejected(batch("batch_norm_double", "aten::native_batch_norm", F({2, 4, 3}), at::kDouble, {true, 0.1, 1e-5})));
   cases.push_back(Rejected(batch("batch_norm_empty", "aten::native_batch_norm", F({0, 4, 3}), at::kFloat, {true, 0.1, 1e-5})));
