@@ -15,13 +15,13 @@
 namespace ddpopt {
 namespace {
 
-constexpr char kHelp[] = R"(check_models --dir=DIR [--only=TEXT] [--backend=eager] [--json]
+constexpr char kHelp[] = R"(check_models --dir=DIR [--only=TEXT] [--backend=NAME] [--json]
 
 Compares exported programs with what PyTorch computed on them.
 
   --dir=DIR        holds any of models/, graphs/, forms/ and forms_2_11/. Relative to where you call this.
   --only=TEXT      the cases whose name contains TEXT, alone.
-  --backend=NAME   what compiles the pieces of distributed training: eager.
+  --backend=NAME   what compiles the pieces of distributed training: eager or aot_eager.
   --json           the last line of the output is one JSON object: passed, failed, skipped, failures.
   --help           this text.
 
@@ -54,7 +54,10 @@ int Main(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&argument, "--only=")) {
       options.only = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--backend=")) {
-      if (argument != "eager") return Usage(absl::StrCat("there is no backend \"", argument, "\" here; there is eager"));
+      if (argument != "eager" && argument != "aot_eager") {
+        return Usage(absl::StrCat("there is no backend \"", argument, "\" here; there are eager and aot_eager"));
+      }
+      options.backend = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--rank_model=")) {
       rank_model = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--rank_result=")) {
@@ -63,7 +66,7 @@ int Main(int argc, char** argv) {
       return Usage(absl::StrCat("unknown argument \"", argument, "\""));
     }
   }
-  if (!rank_model.empty()) return RunModelRank(rank_model, rank_result);
+  if (!rank_model.empty()) return RunModelRank(rank_model, rank_result, options.backend);
   if (options.dir.empty()) return Usage("--dir=DIR is missing");
   options.program = "/proc/self/exe";
 

@@ -25,6 +25,7 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "ddpopt/backends/aot_eager.h"
 #include "ddpopt/capture/pt2/exported_program.h"
 #include "ddpopt/capture/pt2/safetensors.h"
 #include "ddpopt/ddp/program_data_parallel.h"
@@ -545,8 +546,9 @@ class ModelChecker {
     return compare(allowed, trajectory);
   }
 
+  void set_aot(bool aot) { aot_ = aot; }
   // Starts the ranks once; what they found, for both cases.
-  absl::Status RunRanks(const std::string& program) {
+  absl::Status RunRanks(const std::string& program, const std::string& backend) {
     if (ranks_ran_) return ranks_status_;
     ranks_ran_ = true;
     ranks_status_ = [&]() -> absl::Status {
@@ -567,7 +569,8 @@ class ModelChecker {
       options.timeout_seconds = 300;
       options.stdout_fd = 2;
       const std::string result = absl::StrCat(folder, "/result");
-      const std::vector<std::string> command = {program, absl::StrCat("--rank_model=", dir_.string()), absl::StrCat("--rank_result=", result)};
+      const std::vector<std::string> command = {program, absl::StrCat("--rank_model=", dir_.string()), absl::StrCat("--rank_result=", result),
+                                                absl::StrCat("--backend=", backend)};
       DDPOPT_ASSIGN_OR_RETURN(const LaunchResult launched, Launch(command, options));
       for (int rank = 0; rank < options.nproc_per_node; ++rank) {
         const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(result, ".", rank));
@@ -678,6 +681,10 @@ class ModelChecker {
                                        Differences* grads) const {
     DDPOPT_ASSIGN_OR_RETURN(const JsonView ddp, root.Object("ddp"));
     DdpOptions options;
+    if (aot_) {
+      options.backend = AotEagerBackend();
+      options.eager_fallback = false;
+    }
     DDPOPT_ASSIGN_OR_RETURN(const JsonView cap, ddp.At("bucket_cap_mb"));
     DDPOPT_ASSIGN_OR_RETURN(options.bucket_cap_mb, FloatOf(cap));
     DDPOPT_ASSIGN_OR_RETURN(options.find_unused_parameters, ddp.BoolOr("find_unused_parameters", false));
@@ -725,6 +732,7 @@ class ModelChecker {
   }
 
   const fs::path dir_;
+  bool aot_ = false;
   bool ranks_ran_ = false;
   absl::Status ranks_status_;
   Differences rank_grads_, rank_trajectory_;
@@ -1070,7 +1078,7 @@ absl::Status CheckModels(const CheckModelsOptions& options, const std::function<
     if (options.skip_ranks) continue;
     const auto ranks = [&](const char* kind, const Differences& found) {
       run(id + kind, [&](Differences* d) -> absl::Status {
-        DDPOPT_RETURN_IF_ERROR(checker->RunRanks(options.program));
+        DDPOPT_RETURN_IF_ERROR(checker->RunRanks(options.program, options.backend));
         for (const std::string& line : found.lines()) d->Add(line);
         return absl::OkStatus();
       });
@@ -1110,9 +1118,10 @@ absl::Status CheckModels(const CheckModelsOptions& options, const std::function<
   return absl::OkStatus();
 }
 
-int RunModelRank(const std::string& model_dir, const std::string& result) {
+int RunModelRank(const std::string& model_dir, const std::string& result, const std::string& backend) {
   Differences grads, trajectory;
   ModelChecker checker{fs::path(model_dir)};
+  checker.set_aot(backend == "aot_eager");
   const absl::Status status = CatchAsStatus("unexpected", [&] { return checker.TrainOnRanks(&grads, &trajectory); });
   nlohmann::json json = {{"grads", grads.lines()}, {"trajectory", trajectory.lines()}};
   if (!status.ok()) {

@@ -23,6 +23,7 @@ struct CheckModelsOptions {
   std::string only;   // cases whose id contains it; empty: all
   // How to start this program on the ranks of a training: its path. Empty: cases of two ranks fail.
   std::string program;
+  std::string backend = "eager";  // of the pieces on the ranks: eager or aot_eager
   bool skip_ranks = false;  // leaves the cases of two ranks out
 };
 
@@ -31,7 +32,7 @@ absl::Status CheckModels(const CheckModelsOptions& options, const std::function<
 
 // What a rank does for the cases of two ranks of the model in that folder; writes its differences to "RESULT.RANK". Returns the exit status
 // for main.
-int RunModelRank(const std::string& model_dir, const std::string& result);
+int RunModelRank(const std::string& model_dir, const std::string& result, const std::string& backend);
 
 // Empty if the tensors agree: shape and dtype, and each value within a fraction of the expected one's largest: 1e-4 for float32, 1e-9 for float64, 2e-2 for bfloat16 and
 // float16; integers and bools exactly. A difference of `floor` is always allowed.

@@ -162,6 +162,8 @@ std::string RunProgram(const std::string& arguments, int* status) {
 TEST_F(CheckModelsTest, TwoRanks) {
   int status;
   EXPECT_EQ(RunProgram(absl::StrCat("--dir=", kData, " --only=/ddp_"), &status), "4 passed, 0 failed, 0 skipped\n");
+  EXPECT_EQ(RunProgram(absl::StrCat("--dir=", kData, " --only=convnet_bn/ddp_ --backend=aot_eager"), &status),
+            "2 passed, 0 failed, 0 skipped\n");
   Copy("models");
   const auto failures = [&](const std::string& model) {
     const std::string output = RunProgram(absl::StrCat("--dir=", dir_.string(), " --only=", model, "/ddp_ --json"), &status);
