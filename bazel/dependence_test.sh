@@ -8,6 +8,7 @@ own=${own%%:*}
 bad=0 seen=0
 while read -r label; do
   [[ "$label" == //* ]] || continue
+  [[ "$label" == //bazel:sanitizer_defaults ]] && continue  # of programs, with --config=asan and the like alone
   seen=$((seen + 1))
   name=${label#//}
   package=${name%%:*}

@@ -75,10 +75,10 @@ struct Kind {
   const char* name;
   // What the output must match, R standing for the rank. Empty: nothing goes wrong that anyone has to be told of.
   const char* cause;
-  bool restarts = true;                  // a rank fails, and the run goes on after a restart
-  int fixed_rank = -1;                   // -1: any
-  int first_step = 0;                    // from which on it can happen
-  bool middle = false;                   // not in the last step
+  bool restarts = true;                            // a rank fails, and the run goes on after a restart
+  int fixed_rank = -1;                             // -1: any
+  int first_step = 0;                              // from which on it can happen
+  bool middle = false;                             // not in the last step
   std::function<std::string()> refused = nullptr;  // why this machine can't do it; empty: it can
 };
 
@@ -135,7 +135,7 @@ std::vector<Kind> Kinds() {
        true, -1, 0, true},
       {"recompiles_alone", "", false, -1, 1},
       {"falls_back_alone", "", false},
-      {"interrupt", "launcher: the launcher got signal 2"},
+      {"interrupt", "launcher: the launcher got signal 2", true, -1, 1},
       {"link_down",
        "rank 1 doesn't answer|rank 0's store at [0-9.]+:\\d+ doesn't answer|rank [01] failed in #|Connection closed by peer|can't reach "
        "rank 0's store",
@@ -334,10 +334,11 @@ class Campaign {
       {
         Child child(harness({}, world), output, marker);
         // Somewhere between the start and the end.
-        AwaitCheckpoint(folder + "/checkpoints", std::max(1, step));
+        AwaitCheckpoint(folder + "/checkpoints", step);
         child.Signal(SIGINT);
         wait(child);
       }
+      static_cast<void>(WriteFile(result + ".come", ""));
       Child again(harness({}, world), output, marker);
       wait(again);
     } else if (name == "link_down") {
@@ -352,6 +353,7 @@ class Campaign {
       }
       AwaitCheckpoint(folder + "/checkpoints", step);
       machines.SetLink(false);
+      static_cast<void>(WriteFile(result + ".come", ""));
       std::this_thread::sleep_for(std::chrono::milliseconds(3000 + draw(3000)));
       machines.SetLink(true);
       for (const auto& child : children) wait(*child);

@@ -130,7 +130,13 @@ absl::Status Train(const Plan& plan) {
 
   // Once in a start.
   const auto fault = [&](int64_t point) -> absl::Status {
-    if (!faulty || state.step != plan.step || point != plan.point) return absl::OkStatus();
+    if (!first_start || state.step != plan.step || point != plan.point) return absl::OkStatus();
+    // What comes from outside is waited for, on every rank: this file tells that it has come.
+    for (int i = 0; i < 3000 && (plan.fault == "interrupt" || plan.fault == "link_down") && access((plan.out + ".come").c_str(), F_OK) != 0;
+         ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (!faulty) return absl::OkStatus();
     if (is("kill")) raise(SIGKILL);
     if (is("stop")) raise(SIGSTOP);
     if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(700));
@@ -149,8 +155,6 @@ absl::Status Train(const Plan& plan) {
     int64_t tag = 0;
     if (is("recompiles_alone") && state.step == plan.step) tag = 1;
     if (is("falls_back_alone")) tag = state.step;
-    // What comes from outside needs some time to come.
-    if (plan.fault == "interrupt" || plan.fault == "link_down") std::this_thread::sleep_for(std::chrono::milliseconds(100));
     DDPOPT_RETURN_IF_ERROR(fault(0));
     const at::Tensor x = at::randn({6, 8}, data), y = at::randint(0, 4, {6}, data, at::kLong);
     optimizer.zero_grad();

@@ -19,6 +19,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 // A rank that has told nothing for this many intervals doesn't answer.
 constexpr int kSilentIntervals = 4;
+constexpr Milliseconds kLinger(2500);
 constexpr std::size_t kMaxNamed = 8;  // ranks in one message
 
 std::string Key(int rank) { return absl::StrCat("ddpopt/monitor/", rank); }
@@ -149,14 +150,31 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
     }
   }
 
+  // Until each of them has failed or left, or for a while.
+  void AwaitOthersEnd() {
+    const Clock::time_point latest = Clock::now() + kLinger;
+    try {
+      while (Clock::now() < latest) {
+        const std::vector<Report> all = ReadAll();
+        const auto ended = [&](const Report& report) { return &report == &all[options.rank] || !report.end.empty(); };
+        if (std::all_of(all.begin(), all.end(), ended)) return;
+        std::this_thread::sleep_for(Milliseconds(50));
+      }
+    } catch (const std::exception&) {
+      // The store is of no more use.
+    }
+  }
+
   void Run() {
     std::string broken;
     while (true) {
       uint64_t want = 0;
+      bool last_time = false;  // what is told after this one has begun to stop is the last
       {
         std::unique_lock<std::mutex> lock(mutex);
         changed.wait_for(lock, options.interval, [&] { return stop || wanted > answered; });
         want = wanted > answered ? wanted : 0;
+        last_time = stop;
       }
       std::vector<Report> read;
       // A connection that broke stays so.
@@ -169,18 +187,22 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
           if (broken.empty()) broken = "it failed";
         }
       }
-      std::lock_guard<std::mutex> lock(mutex);
+      std::unique_lock<std::mutex> lock(mutex);
       store_error = broken;
       if (want != 0) {
         reports = std::move(read);
         answered = want;
         changed.notify_all();
       }
-      if (stop) {
-        stopped = true;
-        changed.notify_all();
-        return;
-      }
+      if (!last_time) continue;
+      // What failed here is failing on the others too, who need the store, which goes with rank 0, to see why.
+      const bool linger = options.rank == 0 && end == "failed" && broken.empty();
+      lock.unlock();
+      if (linger) AwaitOthersEnd();
+      lock.lock();
+      stopped = true;
+      changed.notify_all();
+      return;
     }
   }
 };
@@ -200,7 +222,8 @@ GroupMonitor::~GroupMonitor() {
   shared_->stop = true;
   shared_->describe = nullptr;
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return shared_->stopped; });
+  const bool lingers = shared_->options.rank == 0 && shared_->end == "failed";
+  shared_->changed.wait_for(lock, std::chrono::seconds(1) + (lingers ? kLinger : Milliseconds(0)), [&] { return shared_->stopped; });
 }
 
 uint64_t GroupMonitor::Begin(const CollectiveInfo& info) {

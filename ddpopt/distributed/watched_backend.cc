@@ -151,7 +151,9 @@ void Watcher::Run() {
       if (items_.empty()) {
         changed_.wait(lock);
       } else {
-        changed_.wait_until(lock, items_.begin()->second.due);
+        // A copy: the item may go while this waits.
+        const Clock::time_point due = items_.begin()->second.due;
+        changed_.wait_until(lock, due);
       }
       continue;
     }
