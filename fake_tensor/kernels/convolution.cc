@@ -218,6 +218,8 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
           return input.scalar_type() == type || weight.scalar_type() == type || grad_output.scalar_type() == type;
         };
         TORCH_CHECK(!is(at::kHalf) || !is(at::kBFloat16), "convolution_backward: Half beside BFloat16");
+        TORCH_CHECK(!call.transposed || grad_output.scalar_type() == input.scalar_type(), "convolution_backward: grad_output is ",
+                    grad_output.scalar_type(), ", the input ", input.scalar_type());
         CheckOneDnn(input, weight, call, sizes, /*forward=*/false);
         const std::vector<int64_t>& dilation = call.window.dilation;
         const bool dilated = std::all_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 0; });

@@ -102,6 +102,7 @@ Tensor& Copy(Tensor& self, const Tensor& src, bool /*non_blocking*/) {
   if (same_data) return self;
   at::assert_no_internal_overlap(self);
   at::assert_no_partial_overlap(self, src);
+  TORCH_CHECK(src.is_neg() == self.is_neg() || self.scalar_type() != at::kBool, "copy_: Bool can't be negated");
   return self;
 }
 
