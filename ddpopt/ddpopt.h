@@ -10,6 +10,7 @@
 //   loss.backward();
 //   optimizer.step();
 
+#include "ddpopt/backends/aot_eager.h"             // IWYU pragma: export
 #include "ddpopt/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "ddpopt/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "ddpopt/ddp/program_data_parallel.h"      // IWYU pragma: export

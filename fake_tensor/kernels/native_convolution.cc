@@ -226,7 +226,9 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
   }
   if (dilated && !transposed) RequireDtype(name, input.scalar_type(), kTransposedDtypes);
   if (output_mask[0]) {
-    if (!dilated || transposed) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    // The one kernel that asks for its gradient's dtype and not the input's.
+    const Tensor& asked = transposed && flat ? grad_output : input;
+    if (!dilated || transposed) RequireDtype(name, asked.scalar_type(), kFloatDtypes);
     if (!dilated && !transposed) CheckDtypes(name, grad_output, input);
     CheckDtypes(name, grad_output, weight);
   }
