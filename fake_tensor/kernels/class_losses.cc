@@ -119,6 +119,8 @@ std::tuple<Tensor&, Tensor&> NllLossForwardOut(const Tensor& self, const Tensor&
 std::tuple<Tensor, Tensor> NllLoss2dForward(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
                                             int64_t /*ignore_index*/) {
   CheckNllLoss2d("nll_loss2d", self, target, weight);
+  // The forward kernel reads the weights' dtype whether there is a pixel or not.
+  if (Given(weight)) CheckDtype("nll_loss2d", *weight, self.scalar_type());
   return {Reduced(Empty({self.size(0), self.size(2), self.size(3)}, self.options()), reduction), Empty({}, self.options())};
 }
 

@@ -91,8 +91,10 @@ Tensor& LerpOut(const Tensor& self, const Tensor& end, const Scalar& weight, Ten
 }
 
 // A limit beyond the far end of an integer dtype's range leaves no number. Floating-point limits make a floating-point result.
+// LibTorch 2.11 takes any.
+constexpr bool kLimitsAreChecked = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11;
 void CheckLimits(const Tensor& self, const std::optional<Scalar>& min, const std::optional<Scalar>& max) {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11
+  if (!kLimitsAreChecked) return;
   int64_t lowest, highest;
   switch (self.scalar_type()) {
     case at::kByte:
@@ -115,7 +117,6 @@ void CheckLimits(const Tensor& self, const std::optional<Scalar>& min, const std
   }
   TORCH_CHECK(!max.has_value() || max->toLong() >= lowest, "clamp: no ", self.scalar_type(), " is at most ", *max);
   TORCH_CHECK(!min.has_value() || min->toLong() <= highest, "clamp: no ", self.scalar_type(), " is at least ", *min);
-#endif
 }
 using MaybeScalar = std::optional<Scalar>;
 Tensor Clamp(const Tensor& self, const MaybeScalar& min, const MaybeScalar& max) {

@@ -12,6 +12,7 @@
 #include "ddpopt/capture/tracer/values.h"
 #include "fx_graph/constants.h"
 #include "fx_graph/passes/identical.h"
+#include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/graph_task.h"
 #include "torch/csrc/autograd/variable.h"
 
