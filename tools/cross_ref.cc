@@ -38,7 +38,7 @@ constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors 
   --cases=N     how many (default 20000)
   --ops=TEXT,…  only operators whose names contain one of the texts ("aten::add.", "_foreach"); "add.out$" must end the name
   --all         also the operators of fake_tensor/cross_ref/unfinished.cc, whose fakes are known to differ for some calls, and out= tensors that
-                are an operand or a view of one
+                are an operand or a view of one, and damaged calls of tensors without elements
   --show=N      prints up to N disagreements of each operator and kind (default 3), most frequent first
   --case=N      only call number N, with both outcomes
   --list        prints the operators, and ends
