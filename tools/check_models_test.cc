@@ -1,5 +1,3 @@
-#include "tools/check_models_run.h"
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +11,8 @@
 #include "ddpopt/capture/pt2/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "testing/matchers.h"
+#include "tools/check_models_compare.h"
+#include "tools/check_models_run.h"
 
 namespace ddpopt {
 namespace {
@@ -35,7 +35,8 @@ class CheckModelsTest : public ::testing::Test {
   void Copy(const std::string& part) {
     fs::create_directories(fs::path(dir_ / part).parent_path());
     fs::copy(fs::path(kData) / part, dir_ / part, fs::copy_options::recursive);
-    for (const auto& entry : fs::recursive_directory_iterator(dir_)) fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
+    for (const auto& entry : fs::recursive_directory_iterator(dir_))
+      fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
   }
   void EditJson(const std::string& path, const std::function<void(nlohmann::json&)>& edit) {
     nlohmann::json json = nlohmann::json::parse(*ReadFile((dir_ / path).string()));
@@ -47,7 +48,8 @@ class CheckModelsTest : public ::testing::Test {
     const auto file = SafetensorsFile::Open((dir_ / path).string());
     DDPOPT_ASSERT_OK(file);
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& [key, entry] : file->entries()) tensors.emplace_back(key, key == name ? file->Read(key)->mul(factor) : *file->Read(key));
+    for (const auto& [key, entry] : file->entries())
+      tensors.emplace_back(key, key == name ? file->Read(key)->mul(factor) : *file->Read(key));
     fs::remove(dir_ / path);
     DDPOPT_ASSERT_OK(WriteSafetensors((dir_ / path).string(), tensors));
   }
@@ -59,6 +61,12 @@ class CheckModelsTest : public ::testing::Test {
     options.dir = dir_.string();
     options.only = only;
     options.skip_ranks = true;
+    options.backend = backend_;
+    refused_.clear();
+    options.on_refused = [&](const std::string& name, const std::string& why) {
+      EXPECT_FALSE(why.empty());
+      refused_.push_back(name);
+    };
     DDPOPT_EXPECT_OK(CheckModels(options, [&](const ModelCase& result) {
       ++cases_;
       if (!result.difference.empty()) failed.push_back(result.id);
@@ -68,6 +76,8 @@ class CheckModelsTest : public ::testing::Test {
   }
 
   fs::path dir_;
+  std::string backend_ = "eager";
+  std::vector<std::string> refused_;
   int cases_ = 0;
   std::string last_difference_;
 };
@@ -84,6 +94,19 @@ TEST_F(CheckModelsTest, ModelsAndGraphsPass) {
   Copy("graphs");
   EXPECT_THAT(Failures(), IsEmpty()) << last_difference_;
   EXPECT_EQ(cases_, 11);
+}
+
+// Compiled whole, ahead of time. A branch that data chooses can't be.
+TEST_F(CheckModelsTest, AllPassThroughAotEager) {
+  backend_ = "aot_eager";
+  Copy("forms");
+  Copy("forms_2_11");
+  Copy("models");
+  EXPECT_THAT(Failures(), IsEmpty()) << last_difference_;
+  EXPECT_EQ(cases_, 56);
+  EXPECT_THAT(refused_, ElementsAre("forms/cond", "forms_2_11/cond"));
+  ScaleTensor("models/unused_params/grads.safetensors", "m.b.bias", 0.98);
+  EXPECT_THAT(Failures("unused_params"), ElementsAre("models/unused_params/grads"));
 }
 
 TEST_F(CheckModelsTest, AnAlteredFigureFailsInItsCaseAlone) {
