@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/flags.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
 #include "ddpopt/ddpopt.h"
@@ -39,7 +41,7 @@ namespace {
 
 constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on this machine, and writes a sample of what it learnt.
 
-  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--json]
+  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--trace=PATH] [--json]
 
   --nproc_per_node=N  ranks (processes), 1 to 256; default 2. Each is started by this program and uses its share of the processors
                       (or OMP_NUM_THREADS threads). Started by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
@@ -49,6 +51,8 @@ constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on
                       the text, spread over it, is held out for validation.
   --seed=N            for the parameters, the order of the text and the sample; default 1.
   --lr=X              highest learning rate; default 0.002.
+  --trace=PATH        writes PATH.rank<N>.json for each rank: a Chrome trace (ui.perfetto.dev shows it) of steps 3 to 5, in which the buckets'
+                      reductions are named.
   --json              makes the last line of standard output a JSON object: initial_loss (first step), final_loss (mean of the last
                       ten steps), val_loss (held-out text), all in nats per character; vocab, corpus_bytes, steps, world_size,
                       seconds and tokens_per_s (of the training loop), buckets (bytes of each gradient bucket, in the order of
@@ -73,6 +77,7 @@ struct Options {
   std::string data;  // empty: the default text
   int64_t seed = 1;
   double lr = 2e-3;
+  std::string trace;  // empty: none
   bool json = false;
   bool help = false;
 };
@@ -87,6 +92,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   flags.Integer("steps", &options.steps, 1, kMany, "a whole number above 0");
   flags.Integer("seed", &options.seed, 0, kMany, "a whole number, 0 or above");
   flags.Number("lr", &options.lr, 0, "a number above 0");
+  flags.Text("trace", &options.trace, "the beginning of files' paths");
   flags.Text("data", &options.data, "the path of a text");
   DDPOPT_RETURN_IF_ERROR(flags.Parse(arguments));
   return options;
@@ -212,7 +218,13 @@ absl::Status Train(const Options& flags, absl::string_view text) {
   std::deque<double> last_losses;
   const auto begin = std::chrono::steady_clock::now();
   Progress progress(first_rank, flags.steps, "tokens");
+  // The first steps, in which forward is captured, are no example.
+  const int64_t trace_begin = std::min<int64_t>(2, flags.steps - 1), trace_end = trace_begin + 3;
+  std::unique_ptr<StepTrace> trace;
   for (int64_t step = 0; step < flags.steps; ++step) {
+    if (!flags.trace.empty() && step == trace_begin) {
+      DDPOPT_ASSIGN_OR_RETURN(trace, ddp->Trace(UserPath(flags.trace)));
+    }
     for (auto& param_group : optimizer.param_groups()) param_group.options().set_lr(LearningRate(flags.lr, step, flags.steps));
     optimizer.zero_grad();
     const Batch batch = RandomBatch(train, order);
@@ -229,6 +241,10 @@ absl::Status Train(const Options& flags, absl::string_view text) {
     loss.backward();
     optimizer.step();
 
+    if (trace != nullptr && (step + 1 == trace_end || step + 1 == flags.steps)) {
+      DDPOPT_RETURN_IF_ERROR(trace->Finish());
+      trace.reset();
+    }
     if (step == 0) initial_loss = mean;
     last_losses.push_back(mean);
     if (last_losses.size() > 10) last_losses.pop_front();

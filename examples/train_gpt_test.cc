@@ -1,20 +1,19 @@
 // Runs the program: what it refuses, and a few steps on two ranks. argv[1]: the program.
 
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "testing/run_program.h"
 
 namespace {
 
@@ -22,40 +21,24 @@ using ::testing::HasSubstr;
 
 std::string program;
 
-struct Result {
-  int status = -1;
-  std::string out, error;
-};
-
-std::string Slurp(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+using Result = ddpopt::testing::ProgramResult;
 
 std::string TempPath(const std::string& name) { return ::testing::TempDir() + "/train_gpt_test_" + std::to_string(getpid()) + "_" + name; }
 
 // `arguments` goes through the shell.
 Result RunProgram(const std::string& arguments, const std::string& prefix = "") {
-  const std::string out = TempPath("out"), error = TempPath("err");
-  const int status = std::system((prefix + " '" + program + "' " + arguments + " >'" + out + "' 2>'" + error + "'").c_str());
-  Result result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(out), Slurp(error)};
-  std::remove(out.c_str());
-  std::remove(error.c_str());
-  return result;
+  return ddpopt::testing::RunProgram(prefix + " '" + program + "' " + arguments);
 }
 
 void ExpectRefused(const std::string& arguments, const std::string& message) {
   const Result result = RunProgram(arguments);
   EXPECT_EQ(result.status, 2) << arguments;
-  EXPECT_THAT(result.error, HasSubstr(message)) << arguments;
+  EXPECT_THAT(result.err, HasSubstr(message)) << arguments;
   EXPECT_EQ(result.out, "") << arguments;
 }
 
-nlohmann::json LastLine(const std::string& out) {
-  const size_t end = out.find_last_not_of('\n');
-  const size_t begin = out.rfind('\n', end);
-  return nlohmann::json::parse(out.substr(begin + 1, end - begin), nullptr, /*allow_exceptions=*/false);
+nlohmann::json LastLine(const Result& result) {
+  return nlohmann::json::parse(result.last_line(), nullptr, /*allow_exceptions=*/false);
 }
 
 std::string WriteFile(const std::string& name, const std::string& text) {
@@ -67,7 +50,7 @@ std::string WriteFile(const std::string& name, const std::string& text) {
 TEST(TrainGpt, HelpNamesEveryFlag) {
   const Result result = RunProgram("--help");
   EXPECT_EQ(result.status, 0);
-  for (const char* flag : {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--json", "--help"})
+  for (const char* flag : {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--trace", "--json", "--help"})
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 
@@ -81,6 +64,7 @@ TEST(TrainGpt, RefusesBadFlags) {
   ExpectRefused("--seed=-3", "--seed=-3");
   ExpectRefused("--lr=nan", "--lr=nan");
   ExpectRefused("--data=", "--data=");
+  ExpectRefused("--trace=", "--trace=: must be the beginning of files' paths");
   ExpectRefused("--json=yes", "--json takes no value");
   ExpectRefused("--stepps=3", "unknown flag '--stepps'");
   ExpectRefused("3", "unexpected argument '3'");
@@ -98,9 +82,10 @@ TEST(TrainGpt, RefusesBadData) {
 }
 
 TEST(TrainGpt, TrainsOnTwoRanksAndReports) {
-  const Result result = RunProgram("--steps=3 --json");
-  ASSERT_EQ(result.status, 0) << result.out << result.error;
-  const nlohmann::json json = LastLine(result.out);
+  const std::string trace = TempPath("trace");
+  const Result result = RunProgram("--steps=3 --json --trace=" + trace);
+  ASSERT_EQ(result.status, 0) << result.out << result.err;
+  const nlohmann::json json = LastLine(result);
   ASSERT_TRUE(json.is_object()) << result.out;
   std::set<std::string> keys;
   for (const auto& item : json.items()) keys.insert(item.key());
@@ -113,7 +98,18 @@ TEST(TrainGpt, TrainsOnTwoRanksAndReports) {
   EXPECT_GE(json["buckets"].size(), 3u);
   EXPECT_NEAR(json["initial_loss"].get<double>(), std::log(json["vocab"].get<double>()), 0.1);
   EXPECT_THAT(result.out, HasSubstr("parameters equal on 2 ranks"));
-  EXPECT_THAT(result.error, HasSubstr("step 1/3: loss "));
+  EXPECT_THAT(result.err, HasSubstr("step 1/3: loss "));
+  for (const char* rank : {"0", "1"}) {
+    const std::string path = trace + ".rank" + rank + ".json";
+    std::ifstream file(path);
+    const nlohmann::json events = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false)["traceEvents"];
+    const auto is = [](const std::string& begin) {
+      return [=](const nlohmann::json& event) { return event.value("name", "").rfind(begin, 0) == 0; };
+    };
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), is("bucket 0 (")), 1);
+    EXPECT_EQ(std::count_if(events.begin(), events.end(), is("backward 3")), 1);
+    std::remove(path.c_str());
+  }
 }
 
 TEST(TrainGpt, DataIsRelativeToTheUsersFolder) {
@@ -123,8 +119,8 @@ TEST(TrainGpt, DataIsRelativeToTheUsersFolder) {
   const size_t slash = path.rfind('/');
   const Result result = RunProgram("--steps=1 --json --nproc_per_node=1 --data='" + path.substr(slash + 1) + "'",
                                    "BUILD_WORKING_DIRECTORY='" + path.substr(0, slash) + "'");
-  EXPECT_EQ(result.status, 0) << result.error;
-  const nlohmann::json json = LastLine(result.out);
+  EXPECT_EQ(result.status, 0) << result.err;
+  const nlohmann::json json = LastLine(result);
   ASSERT_TRUE(json.is_object()) << result.out;
   EXPECT_EQ(json["vocab"], 4);
   EXPECT_EQ(json["corpus_bytes"], 8000);
@@ -135,8 +131,8 @@ TEST(TrainGpt, DataIsRelativeToTheUsersFolder) {
 TEST(TrainGpt, SaysWhereTheLossBecameNan) {
   const Result result = RunProgram("--steps=30 --lr=1e30 --json");
   EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.error, ::testing::ContainsRegex("the loss became -?(nan|inf) at step [0-9]+ on rank [01]"));
-  EXPECT_FALSE(LastLine(result.out).is_object());
+  EXPECT_THAT(result.err, ::testing::ContainsRegex("the loss became -?(nan|inf) at step [0-9]+ on rank [01]"));
+  EXPECT_FALSE(LastLine(result).is_object());
 }
 
 }  // namespace

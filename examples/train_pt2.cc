@@ -22,6 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
+#include "base/flags.h"
 #include "base/status.h"
 #include "ddpopt/capture/pt2/exported_program.h"
 #include "ddpopt/capture/pt2/safetensors.h"

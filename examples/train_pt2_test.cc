@@ -1,7 +1,5 @@
 // Runs the program: what it refuses, training and resuming. argv[1]: the program.
 
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "testing/matchers.h"
+#include "testing/run_program.h"
 
 namespace {
 
@@ -30,9 +29,7 @@ constexpr char kUnused[] = "testing/testdata/exported/models/unused_params/model
 constexpr char kBatches[] = "testing/testdata/exported/models/unused_params/batches.safetensors";
 constexpr char kForms[] = "testing/testdata/exported/forms/";
 
-struct Result {
-  int status = -1;
-  std::string out, error;
+struct Result : ddpopt::testing::ProgramResult {
   nlohmann::json json;  // the last line
 };
 
@@ -51,19 +48,15 @@ std::string Folder() {
 }
 
 Result RunProgram(const std::string& arguments) {
-  const std::string out = Folder() + "/out", error = Folder() + "/err";
-  const int status = std::system(("'" + program + "' " + arguments + " >'" + out + "' 2>'" + error + "'").c_str());
-  Result result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(out), Slurp(error), {}};
-  const std::size_t end = result.out.find_last_not_of('\n');
-  const std::size_t begin = result.out.rfind('\n', end);
-  result.json = nlohmann::json::parse(result.out.substr(begin + 1, end - begin), nullptr, /*allow_exceptions=*/false);
+  Result result{ddpopt::testing::RunProgram("'" + program + "' " + arguments), {}};
+  result.json = nlohmann::json::parse(result.last_line(), nullptr, /*allow_exceptions=*/false);
   return result;
 }
 
 void ExpectRefused(const std::string& arguments, const std::string& message) {
   const Result result = RunProgram(arguments);
   EXPECT_EQ(result.status, 2) << arguments;
-  EXPECT_THAT(result.error, HasSubstr(message)) << arguments;
+  EXPECT_THAT(result.err, HasSubstr(message)) << arguments;
   EXPECT_EQ(result.out, "") << arguments;
 }
 
@@ -123,7 +116,7 @@ TEST(TrainPt2, ResumesBitForBit) {
     const std::string folder = Folder() + "/checkpoints" + std::to_string(arguments.size());
     const std::string whole = Folder() + "/whole", parts = Folder() + "/parts";
     Result result = RunProgram(arguments + " --steps=7 --json --out=" + whole);
-    ASSERT_EQ(result.status, 0) << result.error;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.json["world_size"], 2);
     EXPECT_EQ(result.json["params_equal"], true);
     EXPECT_EQ(result.json["saved"], nullptr);
@@ -131,10 +124,10 @@ TEST(TrainPt2, ResumesBitForBit) {
     const double final_loss = result.json["final_loss"];
     const std::string resumed = arguments + " --json --resume --save=" + folder;
     result = RunProgram(resumed + " --steps=2");
-    ASSERT_EQ(result.status, 0) << result.error;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.json["resumed_from"], nullptr);
     result = RunProgram(resumed + " --steps=5 --save_every=1");
-    ASSERT_EQ(result.status, 0) << result.error;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.json["first_step"], 2);
     EXPECT_THAT(result.json["resumed_from"].get<std::string>(), HasSubstr("checkpoint-000000000002.ckpt"));
     // The newest one is damaged: the run goes on from the one before.
@@ -143,17 +136,17 @@ TEST(TrainPt2, ResumesBitForBit) {
     content[content.size() / 2] ^= 16;
     std::ofstream(newest, std::ios::binary) << content;
     result = RunProgram(resumed + " --steps=7 --out=" + parts);
-    ASSERT_EQ(result.status, 0) << result.error;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.json["first_step"], 4);
-    EXPECT_THAT(result.error, HasSubstr("passed over: \"" + newest + "\""));
+    EXPECT_THAT(result.err, HasSubstr("passed over: \"" + newest + "\""));
     EXPECT_EQ(result.json["final_loss"].get<double>(), final_loss);
     EXPECT_TRUE(Slurp(whole) == Slurp(parts));
     // Other numbers of ranks take the model and the optimizer along.
     result = RunProgram(resumed + " --steps=8 --nproc=3");
-    ASSERT_EQ(result.status, 0) << result.error;
+    ASSERT_EQ(result.status, 0) << result.err;
     EXPECT_EQ(result.json["world_size"], 3);
     EXPECT_EQ(result.json["first_step"], 7);
-    EXPECT_THAT(result.error, HasSubstr("saved by 2 ranks: random states are new"));
+    EXPECT_THAT(result.err, HasSubstr("saved by 2 ranks: random states are new"));
   }
 }
 
@@ -168,7 +161,7 @@ TEST(TrainPt2, ResumesWithAnotherNumberOfRanksWithinTheTolerance) {
   ASSERT_EQ(RunProgram(arguments + " --steps=12 --out=" + two).status, 0);
   ASSERT_EQ(RunProgram(arguments + " --steps=2 --save=" + folder).status, 0);
   const Result result = RunProgram(arguments + " --steps=12 --nproc=3 --resume=" + folder + " --out=" + three);
-  ASSERT_EQ(result.status, 0) << result.error;
+  ASSERT_EQ(result.status, 0) << result.err;
   const auto a = ddpopt::SafetensorsFile::Open(two), b = ddpopt::SafetensorsFile::Open(three);
   DDPOPT_ASSERT_OK(a);
   DDPOPT_ASSERT_OK(b);
@@ -181,7 +174,7 @@ TEST(TrainPt2, ResumesWithAnotherNumberOfRanksWithinTheTolerance) {
 TEST(TrainPt2, AFolderToResumeFromMustHaveACheckpoint) {
   const Result result = RunProgram(std::string(kUnused) + " --resume=/nonexistent/folder");
   EXPECT_EQ(result.status, 1);
-  EXPECT_THAT(result.error, HasSubstr("train_pt2: \"/nonexistent/folder\": No such file or directory"));
+  EXPECT_THAT(result.err, HasSubstr("train_pt2: \"/nonexistent/folder\": No such file or directory"));
 }
 
 }  // namespace

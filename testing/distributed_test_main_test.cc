@@ -1,7 +1,5 @@
 // Runs failing_cases on two ranks and looks at exit status, output and XML.
 
-#include <sys/wait.h>
-
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/run_program.h"
 
 namespace {
 
@@ -26,13 +25,11 @@ Outcome RunCases(const std::string& filter, const std::string& more = "") {
   Outcome outcome;
   const std::string xml = absl::StrCat(::testing::TempDir(), "/merged.xml");
   std::remove(xml.c_str());
-  const std::string command = absl::StrCat("env -u TESTBRIDGE_TEST_ONLY -u TEST_TOTAL_SHARDS XML_OUTPUT_FILE=", xml,
-                                           " testing/failing_cases --world_size=2 --gtest_filter='", filter, "' ", more, " 2>&1");
-  FILE* pipe = popen(command.c_str(), "r");
-  char buffer[4096];
-  for (size_t got; (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.output.append(buffer, got);
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
+  const ddpopt::testing::ProgramResult result = ddpopt::testing::RunProgram(
+      absl::StrCat("env -u TESTBRIDGE_TEST_ONLY -u TEST_TOTAL_SHARDS XML_OUTPUT_FILE=", xml,
+                   " testing/failing_cases --world_size=2 --gtest_filter='", filter, "' ", more));
+  outcome.status = result.status;
+  outcome.output = result.out + result.err;
   std::ifstream file(xml);
   outcome.xml.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   return outcome;

@@ -21,6 +21,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -37,6 +39,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/flags.h"
 #include "ddpopt/checkpoint/checkpoint.h"
 #include "nlohmann/json.hpp"
 
@@ -50,8 +53,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kUsage[] = R"(usage: fault_campaign [--runs=N] [--seed=N] [--kinds=NAME,...] [--jobs=N] [--json]
 
-Trains a small model on 2 or 3 ranks again and again; in each run something goes wrong, on a random rank at a random moment, and the launcher starts the
-ranks again. Counts what must not happen:
+Trains a small model on 2 or 3 ranks again and again; in each run something goes wrong, on a random rank at a random moment, and the
+launcher starts the ranks again. Counts what must not happen:
 
   hangs            a run that its time limit had to end
   orphans          processes that were left
@@ -60,12 +63,14 @@ ranks again. Counts what must not happen:
 
   --runs=N         number of runs; default 20. The kinds take turns, in random order
   --seed=N         of all that is random; default 1
-  --kinds=NAMES    only these; without it, kinds that this machine can't do (for lack of root, or of network namespaces) are named and left out
+  --kinds=NAMES    only these; without it, kinds that this machine can't do (for lack of root, or of network namespaces) are named and left
+                   out
   --jobs=N         runs at a time; default 2
   --json           the last line is {"runs", "faults": {kind: n}, "hangs", "orphans", "wrong_results", "unnamed_causes"}
   --help           this text
 
-Exit status: 0 if all four counts are 0, 1 if not, 2 for a wrong command line or a kind that this machine can't do. What a run that failed wrote stays in the folder that is named.
+Exit status: 0 if all four counts are 0, 1 if not, 2 for a wrong command line or a kind that this machine can't do. What a run that failed
+wrote stays in the folder that is named.
 )";
 
 constexpr int kSteps = 12;
@@ -130,7 +135,7 @@ std::vector<Kind> Kinds() {
       {"wrong_world_size", "WORLD_SIZE=7"},
       {"mismatching_models", "first\\.weight"},
       {"out_of_order",
-       "Detected mismatch between collectives on ranks|rank R (has not come|runs another collective|is further)|waited [0-9.]+ s for rank "
+       "Detected mismatch between collectives on ranks|collectives differ between ranks: .*rank R|rank R (has not come|runs another collective|is further)|waited [0-9.]+ s for rank "
        "R, which has not come",
        true, -1, 0, true},
       {"recompiles_alone", "", false, -1, 1},
@@ -423,33 +428,22 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "fault_campaign: %s\nTry --help.\n", message.c_str());
     return 2;
   };
-  int runs = 20, jobs = 2;
-  uint64_t seed = 1;
-  bool json = false;
-  std::vector<std::string> wanted;
-  for (int i = 1; i < argc; ++i) {
-    const std::pair<std::string, std::string> flag = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
-    if (flag.first == "--help") {
-      std::fputs(kUsage, stdout);
-      return 0;
-    }
-    bool good = true;
-    if (flag.first == "--json" && flag.second.empty()) {
-      json = true;
-    } else if (flag.first == "--runs") {
-      good = absl::SimpleAtoi(flag.second, &runs) && runs >= 1;
-    } else if (flag.first == "--jobs") {
-      good = absl::SimpleAtoi(flag.second, &jobs) && jobs >= 1 && jobs <= 64;
-    } else if (flag.first == "--seed") {
-      good = absl::SimpleAtoi(flag.second, &seed);
-    } else if (flag.first == "--kinds") {
-      wanted = absl::StrSplit(flag.second, ',', absl::SkipEmpty());
-      good = !wanted.empty();
-    } else {
-      return refuse(absl::StrCat("unknown flag ", argv[i]));
-    }
-    if (!good) return refuse(absl::StrCat(argv[i], " is no value for that flag"));
+  int64_t runs = 20, jobs = 2, seed = 1;
+  bool json = false, help = false;
+  std::string kind_names;
+  Flags flags;
+  flags.Integer("runs", &runs, 1, 1'000'000, "a number of runs");
+  flags.Integer("jobs", &jobs, 1, 64, "a number of runs from 1 to 64");
+  flags.Integer("seed", &seed, 0, std::numeric_limits<int64_t>::max(), "a whole number, 0 or above");
+  flags.Text("kinds", &kind_names, "names of kinds, separated by commas");
+  flags.Switch("json", &json);
+  flags.Switch("help", &help);
+  if (const absl::Status status = flags.Parse({argv + 1, argv + argc}); !status.ok()) return refuse(std::string(status.message()));
+  if (help) {
+    std::fputs(kUsage, stdout);
+    return 0;
   }
+  const std::vector<std::string> wanted = absl::StrSplit(kind_names, ',', absl::SkipEmpty());
   std::vector<Kind> kinds;
   std::vector<std::string> known;
   for (const Kind& kind : Kinds()) {
@@ -475,9 +469,9 @@ int Main(int argc, char** argv) {
   Campaign campaign(fs::path(self.data()).parent_path().string(), folder);
   for (const int world : {2, 3}) campaign.Undisturbed(world);
 
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
   std::vector<const Kind*> order;
-  while (static_cast<int>(order.size()) < runs) {
+  while (static_cast<int64_t>(order.size()) < runs) {
     std::vector<const Kind*> round;
     for (const Kind& kind : kinds) round.push_back(&kind);
     for (std::size_t i = round.size(); i > 1; --i) std::swap(round[i - 1], round[random() % i]);
@@ -490,7 +484,7 @@ int Main(int argc, char** argv) {
   Counts total;
   std::map<std::string, int> faults;
   std::vector<std::thread> threads;
-  for (int job = 0; job < jobs; ++job) {
+  for (int64_t job = 0; job < jobs; ++job) {
     threads.emplace_back([&] {
       while (true) {
         std::size_t number = 0;
@@ -499,7 +493,7 @@ int Main(int argc, char** argv) {
           if (next >= order.size()) return;
           number = next++;
         }
-        const Counts counts = campaign.Run(*order[number], static_cast<int>(number), seed);
+        const Counts counts = campaign.Run(*order[number], static_cast<int>(number), static_cast<uint64_t>(seed));
         std::lock_guard<std::mutex> lock(mutex);
         ++faults[order[number]->name];
         total.hangs += counts.hangs;
@@ -520,7 +514,7 @@ int Main(int argc, char** argv) {
                                            {"unnamed_causes", total.unnamed_causes}};
     std::printf("%s\n", result.dump().c_str());
   } else {
-    std::printf("%d runs: %d hangs, %d orphans, %d wrong results, %d unnamed causes\n", runs, total.hangs, total.orphans,
+    std::printf("%lld runs: %d hangs, %d orphans, %d wrong results, %d unnamed causes\n", static_cast<long long>(runs), total.hangs, total.orphans,
                 total.wrong_results, total.unnamed_causes);
   }
   return total.clean() ? 0 : 1;

@@ -15,10 +15,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ATen/CPUGeneratorImpl.h"
@@ -29,11 +29,9 @@
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/flags.h"
 #include "base/status.h"
 #include "ddpopt/checkpoint/checkpoint.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
@@ -190,17 +188,17 @@ absl::Status Train(const Plan& plan) {
 
 int Main(int argc, char** argv) {
   Plan plan;
-  const std::map<std::string, std::string*> texts = {{"folder", &plan.folder}, {"out", &plan.out}, {"fault", &plan.fault}};
-  const std::map<std::string, int64_t*> numbers = {
-      {"steps", &plan.steps}, {"fault_rank", &plan.rank}, {"fault_step", &plan.step}, {"fault_point", &plan.point}};
-  for (int i = 1; i < argc; ++i) {
-    const std::pair<std::string, std::string> parts = absl::StrSplit(absl::StripPrefix(argv[i], "--"), absl::MaxSplits('=', 1));
-    if (texts.contains(parts.first)) {
-      *texts.at(parts.first) = parts.second;
-    } else if (!numbers.contains(parts.first) || !absl::SimpleAtoi(parts.second, numbers.at(parts.first))) {
-      std::fprintf(stderr, "fault_program: bad flag %s\n", argv[i]);
-      return 2;
-    }
+  Flags flags;
+  flags.Text("folder", &plan.folder, "a folder");
+  flags.Text("out", &plan.out, "a file");
+  flags.Text("fault", &plan.fault, "a kind of fault");
+  for (const auto& [name, value] :
+       {std::pair("steps", &plan.steps), {"fault_rank", &plan.rank}, {"fault_step", &plan.step}, {"fault_point", &plan.point}}) {
+    flags.Integer(name, value, 0, 1'000'000, "a whole number, 0 or above");
+  }
+  if (const absl::Status status = flags.Parse({argv + 1, argv + argc}); !status.ok()) {
+    std::fprintf(stderr, "fault_program: %s\n", std::string(status.message()).c_str());
+    return 2;
   }
   const absl::Status trained = CatchAsStatus("training", [&] { return Train(plan); });
   if (!trained.ok()) std::fprintf(stderr, "fault_program: %s\n", std::string(trained.message()).c_str());

@@ -1,22 +1,18 @@
 // The harness as its users call it.
 
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "testing/run_program.h"
 
 namespace {
 
@@ -26,23 +22,10 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
-struct Outcome {
-  int status = -1;
-  std::string out, err;
-  std::vector<std::string> lines() const { return absl::StrSplit(out, '\n', absl::SkipEmpty()); }
-};
+using Outcome = ddpopt::testing::ProgramResult;
 
 Outcome Harness(const std::string& arguments, const std::string& environment = "") {
-  Outcome outcome;
-  const std::string errors = absl::StrCat(::testing::TempDir(), "/stderr.txt");
-  FILE* pipe = popen(absl::StrCat(environment, " testing/harness ", arguments, " 2>", errors).c_str(), "r");
-  char buffer[4096];
-  for (size_t got; (got = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.out.append(buffer, got);
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
-  std::ifstream file(errors);
-  outcome.err.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  return outcome;
+  return ddpopt::testing::RunProgram(absl::StrCat(environment, " testing/harness ", arguments));
 }
 
 TEST(Harness, Help) {

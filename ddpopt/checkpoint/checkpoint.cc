@@ -20,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/progress.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/Type.h"
@@ -440,6 +441,7 @@ absl::Status RemoveOld(const std::string& folder, const std::string& newest, int
 absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const CheckpointState& state, const CheckpointOptions& options,
                                            const CheckpointRanks& ranks) {
   DDPOPT_RETURN_IF_ERROR(CheckRanks(ranks));
+  const ProgressScope progress(ranks.rank == 0, absl::StrCat("saving a checkpoint in ", folder));
   absl::Status status = CheckpointFile::CheckState(state);
   if (status.ok() && folder.empty()) status = absl::InvalidArgumentError("the checkpoints' folder has an empty name");
   if (status.ok() && options.keep < 1)
@@ -487,6 +489,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const Chec
 
 absl::StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& folder, CheckpointState* state, const CheckpointRanks& ranks) {
   DDPOPT_RETURN_IF_ERROR(CheckRanks(ranks));
+  const ProgressScope progress(ranks.rank == 0, absl::StrCat("loading a checkpoint from ", folder));
   LoadedCheckpoint loaded;
   std::unique_ptr<CheckpointFile> file;
   // Rank 0 chooses; the others read the same.

@@ -3,10 +3,13 @@
 
 // Saves what a training run needs to go on, and takes it up again.
 //
-//   ddpopt::CheckpointState state;                               // names what is saved and restored: the live objects, which it doesn't
-//   copy state.AddModule(*net); state.AddOptimizer("optimizer", optimizer); state.AddGenerator("cpu",
-//   at::detail::getDefaultCPUGenerator()); const ddpopt::CheckpointRanks ranks = {group.rank(), group.world_size(),
-//       [&](const std::string& what, const std::string& mine) { return group.AllGatherText(what, mine); }};
+//   ddpopt::CheckpointState state;      // names what is saved and restored: the live objects, which it doesn't copy
+//   state.AddModule(*net);
+//   state.AddOptimizer("optimizer", optimizer);
+//   state.AddGenerator("cpu", at::detail::getDefaultCPUGenerator());
+//   const ddpopt::CheckpointRanks ranks = {group.rank(), group.world_size(), [&](const std::string& what, const std::string& mine) {
+//                                            return group.AllGatherText(what, mine);
+//                                          }};
 //
 //   auto resumed = ddpopt::LoadCheckpoint("run1", &state, ranks);   // NotFound: none there yet
 //   int64_t step = resumed.ok() ? resumed->step : 0;

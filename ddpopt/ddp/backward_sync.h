@@ -63,6 +63,7 @@ class BackwardSync : public std::enable_shared_from_this<BackwardSync> {
   bool failed() const { return phase_ == Phase::kFailed; }
 
   StepStatistics& statistics() { return statistics_; }
+  at::Device device() const { return device_; }
 
  private:
   enum class Phase { kIdle, kInBackward, kFailed };

@@ -4,9 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "ATen/record_function.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/progress.h"
 #include "base/status.h"
 #include "ddpopt/capture/tracer/compare_traces.h"
 #include "fake_tensor/fake_tensor_mode.h"
@@ -14,9 +16,40 @@
 #include "torch/nn/module.h"
 
 namespace ddpopt {
+namespace {
+
+// A piece that a profiler sees by its name.
+class NamedPiece : public CompiledPiece {
+ public:
+  NamedPiece(std::shared_ptr<const CompiledPiece> piece, std::string name) : piece_(std::move(piece)), name_(std::move(name)) {}
+  c10::IValue Call(std::vector<c10::IValue> args) const override {
+    RECORD_USER_SCOPE(name_);
+    return piece_->Call(std::move(args));
+  }
+  std::vector<absl::optional<OutputMeta>> output_meta() const override { return piece_->output_meta(); }
+  bool interprets_graph() const override { return piece_->interprets_graph(); }
+
+ private:
+  const std::shared_ptr<const CompiledPiece> piece_;
+  const std::string name_;
+};
+
+CompileFn NamingPieces(CompileFn backend) {
+  if (backend == nullptr) return backend;
+  return [backend = std::move(backend)](std::shared_ptr<const fx::GraphModule> piece, const std::vector<c10::IValue>& fake_inputs,
+                                        const CompileContext& context) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
+    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPiece> compiled, backend(std::move(piece), fake_inputs, context));
+    if (compiled == nullptr) return compiled;
+    return std::make_shared<const NamedPiece>(std::move(compiled), absl::StrCat("forward of ", context.name));
+  };
+}
+
+}  // namespace
 
 CapturedForward::CapturedForward(std::shared_ptr<torch::nn::Module> module, CapturedForwardOptions options)
-    : module_(std::move(module)), options_(std::move(options)), fixed_buckets_(options_.buckets) {}
+    : module_(std::move(module)), options_(std::move(options)), fixed_buckets_(options_.buckets) {
+  options_.backend = NamingPieces(std::move(options_.backend));
+}
 
 absl::Status CapturedForward::Compile(TracedModule traced, const Call& call, Graph* graph) const {
   // The trace's fakes are of a mode that is gone; the pieces get ones of their own.
@@ -38,6 +71,7 @@ absl::Status CapturedForward::Compile(TracedModule traced, const Call& call, Gra
 }
 
 absl::Status CapturedForward::Capture(const c10::IValue& arguments, const Call& call, const ValueForward& forward, Graph* graph) const {
+  const ProgressScope progress(options_.tells_progress, "capturing and compiling forward");
   DDPOPT_ASSIGN_OR_RETURN(TracedModule traced, TraceCall(module_.get(), arguments, FakeTensorMode::Create(), forward));
   return Compile(std::move(traced), call, graph);
 }

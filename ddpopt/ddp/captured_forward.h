@@ -33,7 +33,8 @@ struct CapturedForwardOptions {
   BucketOptions buckets;
   int64_t retrace_every = 100;  // 0: never trace again
   at::Device device = at::kCPU;
-  std::string who;  // begins warnings
+  std::string who;        // begins warnings
+  bool tells_progress = false;
 };
 
 class CapturedForward {

@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/record_function.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/logging.h"
+#include "base/progress.h"
 #include "base/status.h"
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/InferenceMode.h"
@@ -130,6 +132,7 @@ absl::StatusOr<std::unique_ptr<DdpCore>> DdpCore::Create(std::shared_ptr<torch::
                                                          DdpOptions options) {
   if (group.impl() == nullptr) return absl::InvalidArgumentError("DistributedDataParallel: the process group is null");
   auto state = std::make_unique<State>(std::move(module), std::move(group), std::move(options));
+  const ProgressScope progress(state->group.rank() == 0, "comparing and broadcasting the model");
   const absl::Status local = CatchAsStatus("", [&] { return state->Collect(); });
   std::vector<std::string> lines;
   if (local.ok()) {
@@ -163,7 +166,7 @@ void DdpCore::State::CheckInputs(const Call& call) const {
 void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eager) {
   captured = std::make_unique<CapturedForward>(
       module, CapturedForwardOptions{options.backend ? options.backend : EagerBackend(), bucket_options, options.retrace_every,
-                                     tensors->device(), absl::StrCat(who, ": ")});
+                                     tensors->device(), absl::StrCat(who, ": "), group.rank() == 0});
   ReducerBuckets buckets;
   absl::Status local = CatchAsStatus("", [&]() -> absl::Status {
     DDPOPT_RETURN_IF_ERROR(captured->CaptureFirst(arguments, eager));
@@ -223,16 +226,15 @@ void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eag
   std::vector<NamedBucket> named;
   for (const FrozenReducer::BucketContent& bucket : made->Buckets()) {
     const at::ScalarType dtype = tensors->trainable()[bucket.indices.front()].tensor.scalar_type();
-    std::vector<std::string> members;
-    for (const std::size_t index : bucket.indices) members.push_back(tensors->trainable()[index].name);
     named.push_back({bucket.bytes / static_cast<int64_t>(c10::elementSize(dtype)), dtype,
-                     absl::StrCat("bucket ", named.size(), " (", absl::StrJoin(members, ", "), ")")});
+                     absl::StrCat("bucket ", named.size(), " (", absl::StrJoin(bucket.names, ", "), ")")});
   }
   bucket_names = std::make_unique<BucketNames>(group, std::move(named));
   sync->set_reducer(std::move(made));
 }
 
 c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, const EagerForward& eager) {
+  TORCH_CHECK(!group.is_shut_down(), who, ": forward after the process group was shut down; gradients can't be synchronised any more");
   sync->CheckReady();
   const Call call(arguments);
   CheckInputs(call);
@@ -285,8 +287,9 @@ c10::IValue DdpCore::Forward(const c10::IValue& arguments, const EagerForward& e
   TORCH_CHECK(!recursive, state_->who, ": forward was called ",
               nobody == self ? "from within itself" : "on a second thread while it runs on another; a wrapper is for one thread at a time");
   const Leave leave{&state_->running_on};
+  RECORD_USER_SCOPE("DistributedDataParallel.forward");
   const at::Device device = state_->tensors->device();
-  const c10::OptionalDeviceGuard guard(device);
+  const c10::OptionalDeviceGuard on_device(device);
   if (state_->options.device_ids.empty()) return state_->ForwardOnDevice(arguments, eager);
   const auto move = [&](const at::Tensor& input) -> c10::IValue { return CopyBesideCurrentStream(input, device); };
   return state_->ForwardOnDevice(MapTensors(arguments, move), eager);
@@ -325,9 +328,7 @@ std::vector<DdpCore::ReducerBucket> DdpCore::reducer_buckets() const {
   std::vector<ReducerBucket> result;
   if (state_->reducer() == nullptr) return result;
   for (const FrozenReducer::BucketContent& bucket : state_->reducer()->Buckets()) {
-    ReducerBucket entry{bucket.bytes, {}};
-    for (const std::size_t index : bucket.indices) entry.parameters.push_back(state_->tensors->trainable()[index].name);
-    result.push_back(std::move(entry));
+    result.push_back({bucket.bytes, bucket.names});
   }
   return result;
 }
@@ -357,6 +358,10 @@ int64_t DdpCore::num_prepared_forwards() const { return state_->reducer() == nul
 
 int64_t DdpCore::reducer_rebuild_list_size() const {
   return state_->reducer() == nullptr ? 0 : static_cast<int64_t>(state_->reducer()->RebuildListSize());
+}
+
+absl::StatusOr<std::unique_ptr<StepTrace>> DdpCore::Trace(const std::string& path) {
+  return StepTrace::Begin(path, state_->sync, state_->group.rank(), state_->group.world_size());
 }
 
 const StepTiming& DdpCore::last_step() const { return state_->sync->statistics().last(); }

@@ -18,6 +18,7 @@
 #include "ddpopt/ddp/join.h"
 #include "ddpopt/ddp/no_sync_scope.h"
 #include "ddpopt/ddp/step_timing.h"
+#include "ddpopt/ddp/step_trace.h"
 #include "ddpopt/distributed/process_group.h"
 
 namespace torch::nn {
@@ -72,6 +73,9 @@ class DdpCore {
   int64_t num_prepared_forwards() const;
   // Length of the Reducer's list for rebuilding its buckets: zero, since they are frozen.
   int64_t reducer_rebuild_list_size() const;
+
+  // Begins a Chrome trace, see step_trace.h.
+  absl::StatusOr<std::unique_ptr<StepTrace>> Trace(const std::string& path);
 
   // Of the last complete backward; zeros before. Waits until the device has done it.
   const StepTiming& last_step() const;

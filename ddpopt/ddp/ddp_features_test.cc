@@ -145,8 +145,10 @@ struct BuffersImpl : NetImpl {
     permuted = register_buffer("permuted", at::arange(6, at::kFloat).mul(r).reshape({2, 3}).t());
     sliced = register_buffer("sliced", at::arange(8, at::kDouble).mul(r).slice(0, 1, 8, 3));
     none = register_buffer("none", at::zeros({0, 3}));
+    large = register_buffer("large", at::full({2}, r, at::kLong).to(at::kUInt64));
+    conjugate = register_buffer("conjugate", at::full({2}, c10::complex<float>(static_cast<float>(r), 1), at::kComplexFloat).conj());
   }
-  at::Tensor flag, bytes, wide, complex, permuted, sliced, none;
+  at::Tensor flag, bytes, wide, complex, permuted, sliced, none, large, conjugate;
 };
 
 TEST(Buffers, AreRank0sBeforeEachForward) {
@@ -159,6 +161,8 @@ TEST(Buffers, AreRank0sBeforeEachForward) {
     EXPECT_TRUE(at::equal(net->permuted, at::arange(6, at::kFloat).reshape({2, 3}).t()));
     EXPECT_TRUE(at::equal(net->sliced, at::arange(8, at::kDouble).slice(0, 1, 8, 3)));
     EXPECT_EQ(net->complex[1].item().toComplexFloat(), c10::complex<float>(1, 1));
+    EXPECT_EQ(net->conjugate[1].item().toComplexFloat(), c10::complex<float>(1, -1));
+    EXPECT_EQ(net->large.to(at::kLong)[1].item().toLong(), 1);
     if (Rank() != 0) net->permuted.add_(1), net->flag.zero_();
     net->wide.add_(1 + Rank());
     net->bytes.add_(1 + Rank());
@@ -203,6 +207,10 @@ TEST(Create, RefusesWhatCannotBeSynchronisedOnAllRanks) {
   Net net;
   net->register_buffer("expanded", at::ones({1}).expand({4}));
   EXPECT_THAT(Refused(net), AllOf(HasSubstr("\"expanded\""), HasSubstr("several elements in one place")));
+
+  Net tiny;
+  tiny->register_parameter("tiny", at::ones({4}).to(at::kFloat8_e4m3fn).requires_grad_());
+  EXPECT_THAT(Refused(tiny), AllOf(HasSubstr("\"tiny\""), HasSubstr("Float8_e4m3fn can't be summed over ranks")));
 
   Net overlapping;
   const at::Tensor memory = at::ones({6});
@@ -356,6 +364,49 @@ TEST(StaticGraph, AChangeIsNamed) {
     const at::Tensor less = ddp->forward(at::ones({1, 4}), std::string("a")).sum();
     EXPECT_THAT(ErrorOf([&] { less.backward(); }), AllOf(HasSubstr("\"b\""), HasSubstr("not static")));
     EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({1, 4}), std::string("ab")); }), HasSubstr("earlier backward failed"));
+  }
+}
+
+TEST(StaticGraph, TwoForwardsAndThenTheirBackwards) {
+  for (const bool one_backward : {false, true}) {
+    DdpOptions options;
+    options.static_graph = true;
+    auto net = std::make_shared<BranchesImpl>();
+    auto ddp = Wrap(net, options);
+    const at::Tensor x = at::full({1, 4}, 1.0 + Rank());
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const at::Tensor first = ddp->forward(x, std::string("ab")).sum();
+      const at::Tensor second = ddp->forward(x * 3, std::string("ab")).sum();
+      if (one_backward) {
+        (first + second).backward();
+      } else {
+        first.backward();
+        second.backward();
+      }
+      const auto parameters = net->named_parameters();
+      for (const char* used : {"a", "b"}) EXPECT_TRUE(at::equal(parameters[used].grad(), at::full({4, 2}, 1.5 * 4))) << used << " " << step;
+      EXPECT_FALSE(parameters["c"].grad().defined());
+    }
+  }
+}
+
+TEST(Backward, SeveralThroughOneForwardAreAllSynchronised) {
+  for (const bool view : {false, true}) {
+    DdpOptions options;
+    options.gradient_as_bucket_view = view;
+    Net net;
+    auto ddp = Wrap(net, options);
+    const at::Tensor expected = MeanOverRanks(OwnGradient(net, Batch()));
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      const at::Tensor loss = ddp->forward(Batch()).sum();
+      for (int times = 1; times <= 3; ++times) {
+        loss.backward({}, /*retain_graph=*/times < 3);
+        EXPECT_TRUE(at::allclose(net->first->weight.grad(), at::mul(expected, times))) << times;
+        EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+      }
+    }
   }
 }
 

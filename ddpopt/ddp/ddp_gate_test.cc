@@ -11,6 +11,7 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
+#include "ddpopt/backends/aot_eager.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/distributed/process_group.h"
 #include "gmock/gmock.h"
@@ -66,11 +67,12 @@ struct Combination {
   int accumulate;  // such rounds before gradients are cleared
   Hook hook;
   ExecutionMode mode;
+  bool ahead_of_time = false;  // the backend that compiles forward and backward of each piece
 
   std::string ToString() const {
     return absl::StrCat("static_graph ", static_graph, ", find_unused ", find_unused, ", skip_unused ", skip_unused, ", bucket_view ",
                         bucket_view, ", no_sync ", no_sync, ", accumulate ", accumulate, ", hook ", static_cast<int>(hook), ", mode ",
-                        static_cast<int>(mode));
+                        static_cast<int>(mode), ", ahead_of_time ", ahead_of_time);
   }
   bool MayLeaveOut() const { return static_graph || find_unused; }
   // What rank `rank` leaves out in backward number `n`.
@@ -108,6 +110,7 @@ void RunCombination(const Combination& combination) {
   options.skip_all_reduce_unused_params = combination.skip_unused;
   options.gradient_as_bucket_view = combination.bucket_view;
   options.mode = combination.mode;
+  if (combination.ahead_of_time) options.backend = AotEagerBackend();
   auto created = DistributedDataParallel<GateNet>::Create(net, Group(), options);
   ASSERT_TRUE(created.ok()) << created.status();
   auto& ddp = *created;
@@ -170,10 +173,17 @@ void RunCombination(const Combination& combination) {
   }
 }
 
+// How many combinations have run.
+int total = 0;
+
+void Count(int more) {
+  total += more;
+  if (Group().rank() == 0) std::printf("%d combinations on %d ranks so far\n", total, Group().world_size());
+}
+
 class Gate : public ::testing::TestWithParam<std::tuple<ExecutionMode, bool>> {};
 
 TEST_P(Gate, AllCombinations) {
-  static int total = 0;
   int count = 0;
   const auto [mode, bucket_view] = GetParam();
   for (const bool static_graph : {false, true}) {
@@ -195,11 +205,36 @@ TEST_P(Gate, AllCombinations) {
     }
   }
   EXPECT_EQ(count, 112);
-  total += count;
-  if (Group().rank() == 0) std::printf("%d combinations on %d ranks so far\n", total, Group().world_size());
+  Count(count);
 }
 INSTANTIATE_TEST_SUITE_P(Modes, Gate,
                          ::testing::Combine(::testing::Values(ExecutionMode::kCompiled, ExecutionMode::kEager), ::testing::Bool()));
+
+// Hooks see buckets, whatever ran: one for each combination of the others.
+TEST(GateAheadOfTime, Combinations) {
+  int count = 0;
+  for (const bool static_graph : {false, true}) {
+    for (const bool find_unused : {false, true}) {
+      for (const bool skip_unused : {false, true}) {
+        if (skip_unused && !static_graph && !find_unused) continue;
+        for (const bool bucket_view : {false, true}) {
+          for (const int no_sync : {0, 2}) {
+            const Hook hook = static_cast<Hook>(count % 4);
+            const Combination combination{static_graph, find_unused,         skip_unused, bucket_view,
+                                          no_sync,      1 + (count / 4) % 2, hook,        ExecutionMode::kCompiled,
+                                          /*ahead_of_time=*/true};
+            SCOPED_TRACE(combination.ToString());
+            RunCombination(combination);
+            ++count;
+            ASSERT_FALSE(::testing::Test::HasFailure());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(count, 28);
+  Count(count);
+}
 
 // Each with its reason, at creation or registration, on every rank.
 TEST(GateRefuses, ForbiddenCombinations) {

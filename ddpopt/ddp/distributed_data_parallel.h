@@ -61,6 +61,8 @@ class DistributedDataParallel {
   absl::StatusOr<std::unique_ptr<JoinScope>> join(const JoinOptions& options = {}) { return core_->join(options); }
   // How gradients are reduced, if not averaged as they are: see comm_hook.h, DdpCore::RegisterCommHook.
   absl::Status RegisterCommHook(std::unique_ptr<CommHook> hook) { return core_->RegisterCommHook(std::move(hook)); }
+  // A Chrome trace of the steps from now on, with the buckets' names: see step_trace.h.
+  absl::StatusOr<std::unique_ptr<StepTrace>> Trace(const std::string& path) { return core_->Trace(path); }
 
   Net& module() { return net_; }
   const DdpCore& core() const { return *core_; }

@@ -317,9 +317,12 @@ std::vector<FrozenReducer::BucketContent> FrozenReducer::Buckets() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<BucketContent> result;
   for (const Bucket& bucket : buckets_) {
-    int64_t bytes = 0;
-    for (const std::size_t index : bucket.variable_indices) bytes += params_[index].numel() * params_[index].element_size();
-    result.push_back({bytes, bucket.variable_indices});
+    BucketContent content{0, bucket.variable_indices, {}};
+    for (const std::size_t index : bucket.variable_indices) {
+      content.bytes += params_[index].numel() * params_[index].element_size();
+      content.names.push_back(names_[index]);
+    }
+    result.push_back(std::move(content));
   }
   return result;
 }

@@ -51,6 +51,7 @@ class FrozenReducer : public c10d::Reducer {
   struct BucketContent {
     int64_t bytes = 0;
     std::vector<std::size_t> indices;  // of parameters
+    std::vector<std::string> names;
   };
 
   // Every parameter must be in exactly one bucket; a bucket holds one dtype and one device (throws c10::Error otherwise).

@@ -128,6 +128,8 @@ absl::Status CheckParameter(const ProcessGroup& group, const NamedTensor& entry)
   if (entry.tensor.is_complex()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" is complex, which is not supported"));
   }
+  DDPOPT_RETURN_IF_ERROR(
+      ProcessGroup::CheckSummable(absl::StrCat("parameter \"", entry.name, "\" has gradients of its dtype"), entry.tensor.scalar_type()));
   if (!entry.tensor.is_leaf()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", entry.name, "\" is the result of an operation, not a leaf"));
   }

@@ -51,6 +51,7 @@ class DistributedDataParallel<std::shared_ptr<ExportedProgram>> {
   NoSyncScope no_sync() { return core_->no_sync(); }
   absl::StatusOr<std::unique_ptr<JoinScope>> join(const JoinOptions& options = {}) { return core_->join(options); }
   absl::Status RegisterCommHook(std::unique_ptr<CommHook> hook) { return core_->RegisterCommHook(std::move(hook)); }
+  absl::StatusOr<std::unique_ptr<StepTrace>> Trace(const std::string& path) { return core_->Trace(path); }
 
   const std::shared_ptr<ExportedProgram>& program() const { return program_; }
   const DdpCore& core() const { return *core_; }

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/ones.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "base/flags.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/distributed/device_streams.h"
 #include "ddpopt/distributed/launcher.h"
@@ -96,23 +95,20 @@ int Run(int64_t parameters, int64_t elements, int64_t steps, bool json) {
 
 int Main(int argc, char** argv) {
   int64_t parameters = 1000, elements = 64, ranks = 2, steps = 30;
-  bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument(argv[i]);
-    const auto number = [&](absl::string_view name, int64_t* value) {
-      return absl::ConsumePrefix(&argument, name) && absl::SimpleAtoi(argument, value) && *value > 0;
-    };
-    if (argument == "--help" || argument == "-h") {
-      std::fputs(kHelp, stdout);
-      return 0;
-    }
-    if (argument == "--json") {
-      json = true;
-    } else if (!number("--parameters=", &parameters) && !number("--elements=", &elements) && !number("--ranks=", &ranks) &&
-               !number("--steps=", &steps)) {
-      std::fprintf(stderr, "reduction_benchmark: what is \"%s\"? Try --help.\n", argv[i]);
-      return 2;
-    }
+  bool json = false, help = false;
+  Flags flags;
+  for (const auto& [name, value] : {std::pair("parameters", &parameters), {"elements", &elements}, {"ranks", &ranks}, {"steps", &steps}}) {
+    flags.Integer(name, value, 1, 1'000'000'000, "a whole number above 0");
+  }
+  flags.Switch("json", &json);
+  flags.Switch("help", &help);
+  if (const absl::Status status = flags.Parse({argv + 1, argv + argc}); !status.ok()) {
+    std::fprintf(stderr, "reduction_benchmark: %s\nTry --help.\n", std::string(status.message()).c_str());
+    return 2;
+  }
+  if (help) {
+    std::fputs(kHelp, stdout);
+    return 0;
   }
   if (const absl::optional<int> status = MaybeLaunchSelf(argc, argv, static_cast<int>(ranks))) return *status;
   return Run(parameters, elements, steps, json);

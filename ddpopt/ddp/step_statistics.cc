@@ -41,6 +41,7 @@ void StepStatistics::Settle() const {
     sum_.communication_seconds += last_.communication_seconds();
     sum_.exposed_seconds += last_.exposed_seconds();
     sum_.bytes += last_.bytes;
+    if (on_step_) on_step_(sum_.steps, last_);
     if (log_ == nullptr) continue;
     const std::string line = absl::StrFormat(
         "{\"step\": %d, \"rank\": %d, \"synchronised\": %s, \"forward_s\": %.9f, \"backward_s\": %.9f, \"communication_s\": %.9f, "

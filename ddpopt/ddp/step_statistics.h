@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddpopt/ddp/frozen_reducer.h"
@@ -42,6 +44,8 @@ class StepStatistics {
   // Appends a line for each step to a file from now on. False, with errno, if it can't be opened.
   bool OpenLog(const std::string& path, int rank);
   void Add(StepStamps step);
+  // Told of each step, with its number, when its moments have come. Null: nobody.
+  void set_on_step(std::function<void(int64_t number, const StepTiming& timing)> on_step) { on_step_ = std::move(on_step); }
   const StepTiming& last() const;
   // Of all steps so far.
   StepSummary Summary() const;
@@ -51,6 +55,7 @@ class StepStatistics {
 
   std::FILE* log_ = nullptr;
   int rank_ = 0;
+  std::function<void(int64_t, const StepTiming&)> on_step_;
   mutable std::vector<StepStamps> pending_;
   mutable StepTiming last_;
   mutable StepSummary sum_;

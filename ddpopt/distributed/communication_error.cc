@@ -12,11 +12,12 @@ namespace ddpopt {
 absl::Status CommunicationError(const std::exception& error, absl::string_view context) {
   const std::string text = ExceptionMessage(error);
   const std::string message = absl::StrCat(context, ": ", text);
+  for (const char* sign : {"mismatch between collectives", "mismatched sequence", "collectives differ between ranks",
+                           "has been shut down"}) {
+    if (absl::StrContains(text, sign)) return absl::FailedPreconditionError(message);
+  }
   for (const char* sign : {"timed out", "Timed out", "timeout", "Timeout", "has not ended within"}) {
     if (absl::StrContains(text, sign)) return absl::DeadlineExceededError(message);
-  }
-  for (const char* sign : {"mismatch between collectives", "mismatched sequence"}) {
-    if (absl::StrContains(text, sign)) return absl::FailedPreconditionError(message);
   }
   for (const char* sign : {"onnection", "onnect", "roken pipe", "peer", "socket", "Socket", "address already in use", "EADDRINUSE"}) {
     if (absl::StrContains(text, sign)) return absl::UnavailableError(message);

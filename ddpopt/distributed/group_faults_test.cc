@@ -1,19 +1,20 @@
 // What a rank hears of the others when something goes wrong: each rank is a process of its own, which the test stops, kills or misleads.
 
-#include <poll.h>
+#include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/zeros_like.h"
@@ -24,10 +25,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/environment.h"
+#include "testing/forked_ranks.h"
 
 namespace ddpopt {
 namespace {
 
+using testing::ForkedRanks;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -36,88 +39,6 @@ using ::testing::Not;
 
 using Clock = std::chrono::steady_clock;
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-// Runs `body` on each rank, in a process forked from this one; what it returns comes back. "ready" may be told on the way, by Ready().
-class Ranks {
- public:
-  using Body = std::function<std::string(int rank)>;
-
-  Ranks(int count, const Body& body, const std::function<std::string(int)>& world_size = nullptr) {
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", std::to_string(testing::FreePort()).c_str(), 1);
-    std::fflush(nullptr);
-    for (int rank = 0; rank < count; ++rank) {
-      int result[2], ready[2];
-      if (pipe(result) != 0 || pipe(ready) != 0) std::abort();
-      const pid_t pid = fork();
-      if (pid == 0) {
-        setenv("RANK", std::to_string(rank).c_str(), 1);
-        setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
-        setenv("WORLD_SIZE", (world_size ? world_size(rank) : std::to_string(count)).c_str(), 1);
-        at::set_num_threads(1);
-        ready_fd = ready[1];
-        close(ready[0]);
-        std::string text;
-        try {
-          text = body(rank);
-        } catch (const std::exception& e) {
-          text = "thrown: " + ExceptionMessage(e);
-        }
-        if (write(result[1], text.data(), text.size()) < 0) _exit(1);
-        _exit(0);
-      }
-      close(result[1]);
-      close(ready[1]);
-      pids_.push_back(pid);
-      results_.push_back(result[0]);
-      readies_.push_back(ready[0]);
-    }
-  }
-  ~Ranks() {
-    for (const pid_t pid : pids_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-    for (const int fd : results_) close(fd);
-    for (const int fd : readies_) close(fd);
-  }
-
-  static void Ready() {
-    if (write(ready_fd, "r", 1) != 1) _exit(1);
-  }
-  // Until all ranks are ready.
-  void AwaitReady() {
-    for (const int fd : readies_) {
-      char byte;
-      pollfd wait = {fd, POLLIN, 0};
-      ASSERT_GT(poll(&wait, 1, 20'000), 0);
-      ASSERT_EQ(read(fd, &byte, 1), 1);
-    }
-  }
-  void Signal(int rank, int signal) { kill(pids_[rank], signal); }
-  // What the rank's body returned; fails after a while.
-  std::string Result(int rank, int seconds = 20) {
-    std::string text;
-    char buffer[4096];
-    while (true) {
-      pollfd wait = {results_[rank], POLLIN, 0};
-      if (poll(&wait, 1, seconds * 1000) <= 0) return text + "(nothing came)";
-      const ssize_t got = read(results_[rank], buffer, sizeof(buffer));
-      if (got <= 0) break;
-      text.append(buffer, static_cast<std::size_t>(got));
-    }
-    siginfo_t info = {};
-    if (text.empty() && waitid(P_PID, static_cast<id_t>(pids_[rank]), &info, WEXITED | WNOWAIT) == 0) {
-      text = absl::StrCat("(ended with ", info.si_code == CLD_EXITED ? "status " : "signal ", info.si_status, ")");
-    }
-    return text;
-  }
-
- private:
-  static inline int ready_fd = -1;
-  std::vector<pid_t> pids_;
-  std::vector<int> results_, readies_;
-};
 
 InitOptions Quick(int stall_ms = 1000) {
   InitOptions options;
@@ -141,7 +62,7 @@ std::string AllReduce(const ProcessGroup& group, int64_t size = 4) {
   if (AllReduce(group).rfind("sum ", 0) != 0) return "the first sum failed"
 
 TEST(GroupFaults, ARankThatDoesNotComeIsNamed) {
-  Ranks ranks(3, [](int rank) -> std::string {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
     GROUP_OR_RETURN(Quick());
     if (rank == 1) {
       std::this_thread::sleep_for(std::chrono::seconds(6));
@@ -158,9 +79,9 @@ TEST(GroupFaults, ARankThatDoesNotComeIsNamed) {
 }
 
 TEST(GroupFaults, AStoppedRankIsNamed) {
-  Ranks ranks(3, [](int rank) -> std::string {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
     GROUP_OR_RETURN(Quick());
-    Ranks::Ready();
+    ForkedRanks::Ready();
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(20));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     return AllReduce(group);
@@ -171,9 +92,9 @@ TEST(GroupFaults, AStoppedRankIsNamed) {
 }
 
 TEST(GroupFaults, AKilledRankIsNamedAtOnce) {
-  Ranks ranks(3, [](int rank) -> std::string {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
     GROUP_OR_RETURN(Quick(25'000));
-    Ranks::Ready();
+    ForkedRanks::Ready();
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(20));
     return AllReduce(group);
   });
@@ -186,9 +107,9 @@ TEST(GroupFaults, AKilledRankIsNamedAtOnce) {
 
 TEST(GroupFaults, TheRankWithTheStoreIsNamed) {
   for (const int signal : {SIGSTOP, SIGKILL}) {
-    Ranks ranks(2, [](int rank) -> std::string {
+    ForkedRanks ranks(2, [](int rank) -> std::string {
       GROUP_OR_RETURN(Quick());
-      Ranks::Ready();
+      ForkedRanks::Ready();
       if (rank == 0) std::this_thread::sleep_for(std::chrono::seconds(20));
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       const std::string text = AllReduce(group);
@@ -203,7 +124,7 @@ TEST(GroupFaults, TheRankWithTheStoreIsNamed) {
 }
 
 TEST(GroupFaults, ARankThatLeavesIsNamed) {
-  Ranks ranks(3, [](int rank) -> std::string {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
     {
       GROUP_OR_RETURN(Quick(20'000));
       if (rank != 2) return AllReduce(group, 9);
@@ -216,7 +137,7 @@ TEST(GroupFaults, ARankThatLeavesIsNamed) {
 }
 
 TEST(GroupFaults, AnExchangeOfTextsNamesToo) {
-  Ranks ranks(3, [](int rank) -> std::string {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
     GROUP_OR_RETURN(Quick());
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(8));
     return std::string(group.AllGatherText("plans", "x").status().message());
@@ -250,7 +171,7 @@ TEST(GroupFaults, CollectivesThatDifferAreNamedWithChecks) {
        "Tensor Tensor dtypes"},
   };
   for (const Case& c : cases) {
-    Ranks ranks(3, [&](int rank) -> std::string {
+    ForkedRanks ranks(3, [&](int rank) -> std::string {
       InitOptions options = Quick(5000);
       options.debug = true;
       GROUP_OR_RETURN(options);
@@ -267,7 +188,7 @@ TEST(GroupFaults, CollectivesThatDifferAreNamedWithChecks) {
 TEST(GroupFaults, WorldSizesThatDifferAreNamedAtOnce) {
   for (const int other : {2, 4}) {
     const auto begin = Clock::now();
-    Ranks ranks(
+    ForkedRanks ranks(
         3, [](int) -> std::string { return std::string(InitProcessGroup(Quick(0)).status().message()); },
         [&](int rank) { return std::to_string(rank == 1 ? other : 3); });
     const std::string text = absl::StrCat("rank 0 has WORLD_SIZE=3, rank 1 has WORLD_SIZE=", other);
@@ -279,15 +200,15 @@ TEST(GroupFaults, WorldSizesThatDifferAreNamedAtOnce) {
 // As the Reducer waits: it keeps the future alone.
 TEST(GroupFaults, AFutureWhoseWorkWasDroppedEnds) {
   for (const bool killed : {false, true}) {
-    Ranks ranks(2, [&](int rank) -> std::string {
+    ForkedRanks ranks(2, [&](int rank) -> std::string {
       GROUP_OR_RETURN(Quick(killed ? 20'000 : 1000));
       if (rank == 1) {
-        Ranks::Ready();
+        ForkedRanks::Ready();
         std::this_thread::sleep_for(std::chrono::seconds(20));
       }
       std::vector<at::Tensor> tensors = {at::full({1000}, 1.0)};
       const auto future = group.impl()->group->allreduce(tensors)->getFuture();
-      Ranks::Ready();
+      ForkedRanks::Ready();
       future->wait();
       return future->hasError() ? future->tryRetrieveErrorMessage() : "it ended";
     });
@@ -300,7 +221,7 @@ TEST(GroupFaults, AFutureWhoseWorkWasDroppedEnds) {
 // With an all-reduce outstanding that the other rank never joins.
 TEST(GroupFaults, TakingDownNeverWaitsForOthers) {
   for (const bool keep_work : {false, true}) {
-    Ranks ranks(2, [&](int rank) -> std::string {
+    ForkedRanks ranks(2, [&](int rank) -> std::string {
       c10::intrusive_ptr<c10d::Work> work;
       Clock::time_point begin;
       std::string error;
@@ -330,7 +251,7 @@ TEST(GroupFaults, TakingDownNeverWaitsForOthers) {
 }
 
 TEST(GroupFaults, StridesThatDifferBetweenRanksDoNoHarm) {
-  Ranks ranks(2, [](int rank) -> std::string {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
     GROUP_OR_RETURN(Quick(0));
     const at::Tensor base = at::arange(24, at::TensorOptions(at::kFloat)).reshape({2, 3, 2, 2});
     for (const auto& other :
@@ -346,8 +267,193 @@ TEST(GroupFaults, StridesThatDifferBetweenRanksDoNoHarm) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Result(rank), "right");
 }
 
+// Without checks of each collective. gloo may notice, by ending the process, or not; then rank 0 does.
+TEST(GroupFaults, CollectivesThatDifferAreNamedAndWriteNothingBeyond) {
+  struct Case {
+    const char *name, *usual, *odd;
+    std::function<absl::Status(const ProcessGroup&, bool odd, at::Tensor memory)> run;
+  };
+  const auto sum_of = [](int64_t usual, int64_t odd) {
+    return [=](const ProcessGroup& group, bool is_odd, const at::Tensor& memory) {
+      at::Tensor part = memory.narrow(0, 0, is_odd ? odd : usual);
+      const absl::Status status = group.AllReduceSum(part);
+      const bool beyond = memory.narrow(0, part.numel(), memory.numel() - part.numel()).eq(7.0).all().item<bool>();
+      return beyond ? status : absl::InternalError("MEMORY WAS WRITTEN");
+    };
+  };
+  const std::vector<Case> cases = {
+      {"a larger sum", "allreduce of 4 Float", "allreduce of 5 Float", sum_of(4, 5)},
+      {"a smaller sum", "allreduce of 1000 Float", "allreduce of 4 Float", sum_of(1000, 4)},
+      {"large sums", "allreduce of 100000 Float", "allreduce of 300000 Float", sum_of(100'000, 300'000)},
+      {"numbers of another kind", "allreduce of 4 Float", "allreduce of 4 Int",
+       [](const ProcessGroup& group, bool is_odd, const at::Tensor&) {
+         at::Tensor part = at::full({4}, 1, at::TensorOptions(is_odd ? at::kInt : at::kFloat));
+         return group.AllReduceSum(part);
+       }},
+      {"another operation", "allreduce of 4 Float", "broadcast of 4 Float",
+       [](const ProcessGroup& group, bool is_odd, const at::Tensor&) {
+         at::Tensor part = at::full({4}, 1.0);
+         return is_odd ? group.Broadcast(part, 1) : group.AllReduceSum(part);
+       }},
+  };
+  for (const Case& c : cases) {
+    const std::string errors = absl::StrCat(::testing::TempDir(), "/group_faults.", getpid(), ".");
+    ForkedRanks ranks(3, [&](int rank) -> std::string {
+      if (dup2(open(absl::StrCat(errors, rank).c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO) < 0) return "no file";
+      GROUP_OR_RETURN(Quick());
+      absl::Status status = c.run(group, rank == 1, at::full({600'000}, 7.0));
+      for (int i = 0; i < 100 && status.ok(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        at::Tensor tensor = at::full({4}, 1.0);
+        status = group.AllReduceSum(tensor);
+      }
+      return status.ToString();
+    });
+    int named = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+      std::string said = ranks.Result(rank);
+      const std::string path = absl::StrCat(errors, rank);
+      std::ifstream file(path);
+      if (said == "(ended with signal 6)") said.append(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      std::remove(path.c_str());
+      const auto names_both = AllOf(HasSubstr("#3"), HasSubstr(c.usual), HasSubstr(c.odd), HasSubstr("rank 1"));
+      // Where gloo has ended rank 0, the others know no more.
+      EXPECT_THAT(said, AllOf(AnyOf(names_both, HasSubstr("rank 0's store"), HasSubstr("rank 0 doesn't answer")), Not(HasSubstr("MEMORY"))))
+          << c.name << " on rank " << rank;
+      named += ::testing::Value(said, names_both);
+    }
+    EXPECT_GT(named, 0) << c.name;
+  }
+}
+
+TEST(GroupFaults, NothingRunsAfterShutdown) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    GROUP_OR_RETURN(Quick(15'000));
+    if (rank == 1) {
+      std::vector<at::Tensor> tensors = {at::full({4}, 1.0)};
+      const auto outstanding = group.impl()->group->allreduce(tensors)->getFuture();
+      const ProcessGroup other_handle = group;
+      other_handle.Shutdown();
+      other_handle.Shutdown();
+      outstanding->wait();
+      std::string text = absl::StrCat(outstanding->tryRetrieveErrorMessage(), "|", AllReduce(group), "|", group.Barrier().message(), "|",
+                                      group.AllGatherText("texts", "x").status().message(), "|");
+      try {
+        group.impl()->group->allreduce(tensors);
+      } catch (const std::exception& e) {
+        absl::StrAppend(&text, ExceptionMessage(e));
+      }
+      return text;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    at::Tensor two = at::full({2}, 1.0);
+    return std::string(group.Broadcast(two, 1).message());
+  });
+  EXPECT_THAT(ranks.Result(1),
+              AllOf(HasSubstr("taken down while it ran"), HasSubstr("AllReduceSum on rank 1 of 2: the process group has been shut down"),
+                    HasSubstr("Barrier on rank 1 of 2: the process group has been shut down"),
+                    HasSubstr("exchanging texts on rank 1 of 2: the process group has been shut down"),
+                    HasSubstr("|allreduce on rank 1 of 2: the process group has been shut down")));
+  EXPECT_THAT(ranks.Result(0), AnyOf(HasSubstr("rank 1 has taken its process group down"), HasSubstr("rank 1 doesn't answer")));
+}
+
+TEST(GroupFaults, ExitWithACollectiveOutstanding) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    GROUP_OR_RETURN(Quick(15'000));
+    if (rank == 1) return AllReduce(group, 1000);
+    static const ProcessGroup kept = group;  // goes with the process
+    std::vector<at::Tensor> tensors = {at::full({1000}, 1.0)};
+    static const auto work = group.impl()->group->allreduce(tensors);
+    std::exit(3);
+  });
+  EXPECT_EQ(ranks.Result(0), "(ended with status 3)");
+  EXPECT_THAT(ranks.Result(1), AnyOf(HasSubstr("rank 0"), HasSubstr("sum 2")));
+}
+
+TEST(GroupFaults, TwoGroupsInOneProcessGoInAnyOrder) {
+  const std::string second = std::to_string(testing::FreePort());
+  ForkedRanks ranks(2, [&](int) -> std::string {
+    const std::string first = std::getenv("MASTER_PORT");
+    for (const bool first_goes_first : {true, false}) {
+      setenv("MASTER_PORT", first.c_str(), 1);
+      absl::StatusOr<ProcessGroup> a = InitProcessGroup(Quick(0));
+      setenv("MASTER_PORT", second.c_str(), 1);
+      absl::StatusOr<ProcessGroup> b = InitProcessGroup(Quick(0));
+      if (!a.ok() || !b.ok()) return absl::StrCat(a.status().ToString(), " ", b.status().ToString());
+      if (AllReduce(*a) != "sum 2" || AllReduce(*b) != "sum 2") return "no sum of two groups";
+      (first_goes_first ? a : b) = absl::CancelledError("gone");
+      if (AllReduce(first_goes_first ? *b : *a) != "sum 2") return "no sum after one has gone";
+    }
+    return "fine";
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Result(rank), "fine");
+}
+
+// Launchers of several machines count their own restarts.
+TEST(GroupFaults, RanksWhoseLaunchersCountOtherwiseMeet) {
+  for (const int rank0_is_at : {0, 1, 5}) {
+    ForkedRanks ranks(3, [&](int rank) -> std::string {
+      setenv("TORCHELASTIC_RESTART_COUNT", std::to_string(rank == 0 ? rank0_is_at : rank).c_str(), 1);
+      GROUP_OR_RETURN(Quick(0));
+      return AllReduce(group);
+    });
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.Result(rank), "sum 3");
+  }
+}
+
+// A rank that was started again waits until rank 0's earlier start, in which its predecessor took part, has gone.
+TEST(GroupFaults, ARankOfALaterStartWaitsForItsGroup) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    InitOptions options = Quick(0);
+    if (rank == 0) {
+      {
+        GROUP_OR_RETURN(options);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      }
+      setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+      GROUP_OR_RETURN(options);
+      return AllReduce(group);
+    }
+    { GROUP_OR_RETURN(options); }
+    setenv("TORCHELASTIC_RESTART_COUNT", "4", 1);
+    GROUP_OR_RETURN(options);
+    return AllReduce(group);
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Result(rank), "sum 2");
+}
+
+TEST(GroupFaults, TheMasterUnderAnyOfItsNames) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  for (const std::string& name : {std::string("LocalHost"), std::string(host), std::string("127.0.0.2"), std::string("0.0.0.0")}) {
+    ForkedRanks ranks(2, [&](int) -> std::string {
+      setenv("MASTER_ADDR", name.c_str(), 1);
+      GROUP_OR_RETURN(Quick(0));
+      return AllReduce(group);
+    });
+    const std::string first = ranks.Result(0);
+    // A machine need not know its own name; then that is said.
+    if (name == host && first.rfind("setup: ", 0) == 0) {
+      EXPECT_THAT(first, HasSubstr("MASTER_ADDR=" + name));
+      continue;
+    }
+    EXPECT_EQ(first, "sum 2") << name;
+    EXPECT_EQ(ranks.Result(1), "sum 2") << name;
+  }
+}
+
+TEST(GroupFaults, TheLongestTimeIsNoTimeInThePast) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    InitOptions options;
+    options.timeout = rank == 0 ? std::chrono::milliseconds::max() : std::chrono::milliseconds(std::chrono::hours(1));
+    GROUP_OR_RETURN(options);
+    return AllReduce(group);
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Result(rank), "sum 2");
+}
+
 TEST(GroupFaults, AGroupCanBeMadeAgainOnTheSamePort) {
-  Ranks ranks(2, [](int) -> std::string {
+  ForkedRanks ranks(2, [](int) -> std::string {
     for (int i = 0; i < 3; ++i) {
       setenv("TORCHELASTIC_RESTART_COUNT", std::to_string(i).c_str(), 1);
       GROUP_OR_RETURN(Quick(0));

@@ -1,6 +1,8 @@
 #include "ddpopt/distributed/group_monitor.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,7 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr int kSilentIntervals = 4;
 constexpr Milliseconds kLinger(2500);
 constexpr std::size_t kMaxNamed = 8;  // ranks in one message
+constexpr char kDifferenceKey[] = "ddpopt/monitor/difference";
 
 std::string Key(int rank) { return absl::StrCat("ddpopt/monitor/", rank); }
 std::string Seconds(double milliseconds) { return absl::StrFormat("%.1f s", milliseconds / 1000); }
@@ -30,8 +33,81 @@ std::string InfoText(const CollectiveInfo& info) {
              : absl::StrCat(info.operation, " of ", info.elements, " ", c10::toString(info.dtype));
 }
 
-// What a rank tells: lines of beat, number of the newest collective, whether it runs, milliseconds since it began or ended, end, its text;
-// then the reason of the end.
+// What all ranks must do alike.
+std::string Common(const CollectiveInfo& info) {
+  const bool same_tensors = info.operation == "allreduce" || info.operation == "broadcast" || info.operation == "reduce";
+  return same_tensors ? InfoText(info) : info.operation;
+}
+
+// The collectives that a rank began: of the newest ones which they were, and for some further back a hash of it and all before. Two ranks
+// are compared at numbers that both still have: every one of the newest, every 16th before, every 256th, ...
+class History {
+ public:
+  void Add(uint64_t number, const CollectiveInfo& info) {
+    const std::string text = Common(info);
+    for (const char c : text) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
+    hash_ ^= hash_ >> 32;
+    uint64_t step = 1;
+    for (Level& level : levels_) {
+      if (number % step != 0) break;
+      level.push_back({hash_, number, step == 1 ? text : ""});
+      if (level.size() > kEach) level.pop_front();
+      step *= kEach;
+    }
+  }
+  std::string Print() const {
+    std::string result;
+    for (const Level& level : levels_) {
+      for (const Entry& entry : level) absl::StrAppend(&result, entry.number, " ", entry.hash, " ", entry.text, "\t");
+    }
+    return result;
+  }
+  // What a rank printed.
+  struct Entry {
+    uint64_t hash = 0, number = 0;
+    std::string text;
+  };
+  static std::map<uint64_t, Entry> Parse(const std::string& printed) {
+    std::map<uint64_t, Entry> entries;
+    for (const auto& part : absl::StrSplit(printed, '\t', absl::SkipEmpty())) {
+      const std::vector<std::string> fields = absl::StrSplit(part, absl::MaxSplits(' ', 2));
+      Entry entry;
+      if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &entry.number) || !absl::SimpleAtoi(fields[1], &entry.hash)) continue;
+      entry.text = fields[2];
+      // The first level, which has the text, comes first.
+      entries.emplace(entry.number, std::move(entry));
+    }
+    return entries;
+  }
+
+ private:
+  static constexpr std::size_t kEach = 16;
+  using Level = std::deque<Entry>;
+  std::array<Level, 5> levels_;
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+// Where two ranks' histories differ, as "#17 is allreduce of 4 Float on rank 0, barrier on rank 1".
+std::string DifferenceOf(const std::string& mine, int rank, const std::string& others, int other) {
+  const auto a = History::Parse(mine), b = History::Parse(others);
+  uint64_t same_until = 0;
+  for (const auto& [number, entry] : a) {
+    const auto it = b.find(number);
+    if (it == b.end()) continue;
+    if (it->second.hash == entry.hash) {
+      same_until = number;
+      continue;
+    }
+    if (entry.text != it->second.text && !entry.text.empty() && !it->second.text.empty()) {
+      return absl::StrCat("#", number, " is ", entry.text, " on rank ", rank, ", ", it->second.text, " on rank ", other);
+    }
+    return absl::StrCat("rank ", rank, " and rank ", other, " have run different ones after #", same_until, " and before #", number + 1);
+  }
+  return "";
+}
+
+// What a rank tells: lines of beat, number of the newest collective, whether it runs, milliseconds since it began or ended, end, its text,
+// history; then the reason of the end.
 struct Report {
   bool known = false;
   bool alive = false;  // it told something while this rank watched
@@ -41,19 +117,20 @@ struct Report {
   int64_t milliseconds = 0;
   std::string end;  // "", "left", "failed"
   std::string text;
+  std::string history;
   std::string reason;
 };
 
 std::string Print(const Report& report) {
   return absl::StrCat(report.beat, "\n", report.number, "\n", report.running ? 1 : 0, "\n", report.milliseconds, "\n", report.end, "\n",
-                      report.text, "\n", report.reason);
+                      report.text, "\n", report.history, "\n", report.reason);
 }
 
 Report Parse(const std::string& text) {
   Report report;
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 6));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 7));
   int running = 0;
-  if (lines.size() != 7 || !absl::SimpleAtoi(lines[0], &report.beat) || !absl::SimpleAtoi(lines[1], &report.number) ||
+  if (lines.size() != 8 || !absl::SimpleAtoi(lines[0], &report.beat) || !absl::SimpleAtoi(lines[1], &report.number) ||
       !absl::SimpleAtoi(lines[2], &running) || !absl::SimpleAtoi(lines[3], &report.milliseconds)) {
     return report;
   }
@@ -61,7 +138,8 @@ Report Parse(const std::string& text) {
   report.running = running != 0;
   report.end = lines[4];
   report.text = lines[5];
-  report.reason = lines[6];
+  report.history = lines[6];
+  report.reason = lines[7];
   return report;
 }
 
@@ -83,6 +161,9 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
   Clock::time_point last_end = Clock::now();
   std::function<std::string(const CollectiveInfo&)> describe;
   std::string end, reason;
+  History history;
+  std::string difference;  // between ranks
+  uint64_t compared = 0;   // the newest collective when rank 0 compared last
   uint64_t beat = 0;
   bool stop = false, stopped = false;
   uint64_t wanted = 0, answered = 0;  // readings of the others' reports
@@ -110,8 +191,37 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
     report.milliseconds = std::chrono::duration_cast<Milliseconds>(Clock::now() - since).count();
     report.end = end;
     report.text = report.number == 0 ? "" : PlainNameLocked(report.number);
+    report.history = history.Print();
     report.reason = reason;
     return report;
+  }
+
+  // Rank 0 compares what the others began with its own, and tells all.
+  void CompareHistories() {
+    std::string mine, found;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!difference.empty() || options.world_size == 1 || (options.rank == 0 && compared == last)) return;
+      compared = last;
+      mine = history.Print();
+    }
+    if (options.rank != 0) {
+      if (!store->check({kDifferenceKey})) return;
+      const std::vector<uint8_t> bytes = store->get(kDifferenceKey);
+      found.assign(bytes.begin(), bytes.end());
+    } else {
+      const std::vector<Report> all = ReadAll();
+      std::vector<std::string> found_each;
+      for (int rank = 1; rank < options.world_size && found_each.size() < kMaxNamed; ++rank) {
+        std::string one = DifferenceOf(mine, 0, all[rank].history, rank);
+        if (!one.empty()) found_each.push_back(std::move(one));
+      }
+      if (found_each.empty()) return;
+      found = absl::StrJoin(found_each, "; ");
+      store->set(kDifferenceKey, std::vector<uint8_t>(found.begin(), found.end()));
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    difference = std::move(found);
   }
 
   void Publish() {
@@ -181,6 +291,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
       if (broken.empty()) {
         try {
           Publish();
+          CompareHistories();
           if (want != 0) read = Watch();
         } catch (const std::exception& e) {
           broken = ExceptionMessage(e);
@@ -230,6 +341,7 @@ uint64_t GroupMonitor::Begin(const CollectiveInfo& info) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->newest = {info, Clock::now()};
   shared_->running[++shared_->last] = shared_->newest;
+  shared_->history.Add(shared_->last, info);
   return shared_->last;
 }
 
@@ -243,15 +355,31 @@ void GroupMonitor::Fail(uint64_t number, const std::string& why) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   if (shared_->end.empty()) {
     shared_->end = "failed";
-    shared_->reason = absl::StrCat(shared_->NameLocked(number), ": ", why);
+    shared_->reason = number == 0 ? why : absl::StrCat(shared_->NameLocked(number), ": ", why);
   }
   shared_->running.erase(number);
   shared_->last_end = Clock::now();
 }
 
+void GroupMonitor::Leave() {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  if (shared_->end.empty()) shared_->end = "left";
+  shared_->changed.notify_all();
+}
+
+std::string GroupMonitor::Difference() const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->difference.empty() ? "" : absl::StrCat("collectives differ between ranks: ", shared_->difference);
+}
+
 int GroupMonitor::outstanding() const {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   return static_cast<int>(shared_->running.size());
+}
+
+uint64_t GroupMonitor::oldest_outstanding() const {
+  std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->running.empty() ? 0 : shared_->running.begin()->first;
 }
 
 std::string GroupMonitor::Name(uint64_t number) const {

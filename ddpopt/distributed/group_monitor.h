@@ -2,7 +2,8 @@
 #define DDPOPT_DISTRIBUTED_GROUP_MONITOR_H_
 
 // Internal: who is where. Each rank tells the group's store twice a second which collective it is in; when one doesn't end, those who wait
-// read what the others told, and say which ranks have not come, have left, or don't answer.
+// read what the others told, and say which ranks have not come, have left, or don't answer. And each rank tells what it ran: where these
+// differ, which need not end in an error of the collective itself, rank 0 finds it within about a second.
 //
 //   auto monitor = GroupMonitor::Create(store, {rank, world_size, "host:port"});
 //   const uint64_t number = monitor->Begin({"allreduce", 1024, at::kFloat});
@@ -50,13 +51,20 @@ class GroupMonitor {
 
   uint64_t Begin(const CollectiveInfo& info);
   void End(uint64_t number);
-  // The collective failed on this rank; the others are told.
+  // The collective failed on this rank; the others are told. Number 0: something else did.
   void Fail(uint64_t number, const std::string& why);
+  // This rank leaves; the others are told.
+  void Leave();
   int outstanding() const;
+  uint64_t oldest_outstanding() const;  // 0: none
   // "#17, allreduce of 1024 Float", with the names that describe() gives.
   std::string Name(uint64_t number) const;
   // What else a collective of so many elements is, such as "bucket 2 (fc.weight, fc.bias)"; empty: nothing to say.
   void set_describe(std::function<std::string(const CollectiveInfo&)> describe);
+
+  // How the collectives that ranks have begun differ from each other, as rank 0 has found; empty: not so far. Operations, and what they run on
+  // where that must be the same on all ranks.
+  std::string Difference() const;
 
   // What the others do, seen from this rank's collective `number`. Takes up to about four seconds, in which it watches who is alive.
   std::string Diagnose(uint64_t number);

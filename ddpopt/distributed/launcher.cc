@@ -290,6 +290,7 @@ class Run {
     variables["GROUP_WORLD_SIZE"] = absl::StrCat(options_.nnodes);
     variables["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(restarts_);
     variables["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(options_.max_restarts);
+    if (isatty(options_.stderr_fd) != 0) variables.emplace("DDPOPT_PROGRESS", "1");  // through this one, ranks have a terminal
     for (const auto& [name, value] : options_.environment) variables[name] = value;
     if (options_.rank_environment) {
       for (const auto& [name, value] : options_.rank_environment(rank.rank)) variables[name] = value;

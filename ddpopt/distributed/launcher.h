@@ -34,7 +34,8 @@ struct LaunchOptions {
   int master_port = 0;
   // How often all ranks are started again after one has failed; they find the number of the start in TORCHELASTIC_RESTART_COUNT, and go on
   // from their last checkpoint if they have one. A signal to the launcher and its time limit end the run for good. With several nodes each
-  // launcher starts its own ranks again: a rank that fails takes those of other nodes with it, since their collectives fail.
+  // launcher starts its own ranks again: a rank that fails takes those of other nodes with it, since their collectives fail. The counts of
+  // the nodes may differ; the ranks meet all the same (InitProcessGroup). A node whose ranks have all succeeded does not start them again.
   int max_restarts = 0;
   double timeout_seconds = 0;      // of the whole run; 0: none
   double grace_seconds = 3;        // between SIGTERM and SIGKILL

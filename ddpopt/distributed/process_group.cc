@@ -20,6 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
+#include "base/progress.h"
 #include "base/status.h"
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
@@ -135,10 +137,13 @@ bool Uses(const BackendsByDevice& backends, at::DeviceType type) {
   return std::any_of(backends.begin(), backends.end(), [&](const auto& entry) { return entry.first == type; });
 }
 
+constexpr char kShutDown[] = ": the process group has been shut down";
+
 template <typename Fn>
 absl::Status RunCollective(const ProcessGroup& group, const char* name, at::Device device, Fn&& start) {
   const auto& impl = *group.impl();
   const std::string context = absl::StrCat(name, " on rank ", impl.rank, " of ", impl.world_size);
+  if (impl.shut_down) return absl::FailedPreconditionError(absl::StrCat(context, kShutDown));
   try {
     const c10::OptionalDeviceGuard guard(device);
     const c10::intrusive_ptr<c10d::Work> work = start(*impl.group);
@@ -174,7 +179,10 @@ absl::Status CheckTensor(const ProcessGroup& group, const char* name, const at::
 class Contiguous {
  public:
   explicit Contiguous(const at::Tensor& tensor)
-      : original_(tensor.detach()), data_(original_.is_contiguous() ? original_ : original_.contiguous()) {}
+      : original_(tensor.detach()),
+        data_(original_.is_contiguous() && !original_.is_conj() && !original_.is_neg()
+                  ? original_
+                  : original_.resolve_conj().resolve_neg().contiguous()) {}
   const at::Tensor& tensor() const { return data_; }
   absl::Status Return(absl::Status status) {
     if (status.ok() && !data_.is_same(original_)) original_.copy_(data_);
@@ -187,10 +195,30 @@ class Contiguous {
 
 }  // namespace
 
+absl::Status ProcessGroup::CheckSummable(const std::string& what, at::ScalarType dtype) {
+  for (const at::ScalarType allowed : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kInt, at::kLong}) {
+    if (dtype == allowed) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": tensors of ", c10::toString(dtype),
+                   " can't be summed over ranks; float, double, half, bfloat16, int8, uint8, int32 and int64 can"));
+}
+
+void ProcessGroup::Shutdown() const {
+  if (impl_->shut_down.exchange(true)) return;
+  try {
+    impl_->group->shutdown();
+  } catch (const std::exception& e) {
+    TORCH_WARN("shutting down the process group on rank ", impl_->rank, ": ", ExceptionMessage(e));
+  }
+}
+
+bool ProcessGroup::is_shut_down() const { return impl_->shut_down; }
+
 // NCCL's communicators are to be taken down while CUDA and the store are still there; left to the end of the process they complain, or
 // hang.
 ProcessGroup::Impl::~Impl() {
-  if (group == nullptr || !Uses(backends, at::kCUDA)) return;
+  if (group == nullptr || shut_down || !Uses(backends, at::kCUDA)) return;
   try {
     group->shutdown();
   } catch (const std::exception& e) {
@@ -224,7 +252,9 @@ absl::Status ProcessGroup::Broadcast(at::Tensor& tensor, int root) const {
   }
   Contiguous data(tensor);
   return data.Return(RunCollective(*this, "Broadcast", tensor.device(), [&](c10d::ProcessGroup& group) {
-    std::vector<at::Tensor> tensors = {data.tensor()};
+    // Values that no backend knows go as bytes.
+    const bool known = tensor.scalar_type() == at::kBool || CheckSummable("", tensor.scalar_type()).ok();
+    std::vector<at::Tensor> tensors = {known ? data.tensor() : data.tensor().reshape({-1}).view(at::kByte)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = impl_->options.timeout;
@@ -234,6 +264,7 @@ absl::Status ProcessGroup::Broadcast(at::Tensor& tensor, int root) const {
 
 absl::Status ProcessGroup::AllReduceSum(at::Tensor& tensor) const {
   DDPOPT_RETURN_IF_ERROR(CheckTensor(*this, "AllReduceSum", tensor));
+  DDPOPT_RETURN_IF_ERROR(CheckSummable(absl::StrCat("AllReduceSum on rank ", rank()), tensor.scalar_type()));
   Contiguous data(tensor);
   return data.Return(RunCollective(*this, "AllReduceSum", tensor.device(), [&](c10d::ProcessGroup& group) {
     std::vector<at::Tensor> tensors = {data.tensor()};
@@ -254,6 +285,9 @@ absl::Status ProcessGroup::Barrier() const {
 }
 
 absl::StatusOr<std::vector<std::string>> ProcessGroup::AllGatherText(const std::string& what, const std::string& mine) const {
+  if (impl_->shut_down) {
+    return absl::FailedPreconditionError(absl::StrCat("exchanging ", what, " on rank ", rank(), " of ", world_size(), kShutDown));
+  }
   GroupMonitor* monitor = impl_->monitor.get();
   if (monitor == nullptr) return impl_->texts->AllGather(what, mine, impl_->deadline());
   const uint64_t number = monitor->Begin({absl::StrCat("exchange of ", what)});
@@ -321,8 +355,8 @@ void IgnoreBrokenPipes() {
 }
 
 // What one restart leaves in a store that outlives it is not the next one's.
-c10::intrusive_ptr<c10d::Store> OfRestart(const c10::intrusive_ptr<c10d::Store>& store, const Environment& env) {
-  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("ddpopt/restart/", env.restart_count), store);
+c10::intrusive_ptr<c10d::Store> OfRestart(const c10::intrusive_ptr<c10d::Store>& store, int restart) {
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("ddpopt/restart/", restart), store);
 }
 
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> ConnectStore(const Environment& env, bool serve, Milliseconds timeout) {
@@ -344,21 +378,31 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> ConnectStore(const Environment& 
 constexpr char kRestartKey[] = "ddpopt/restarts";
 constexpr Milliseconds kRetry(200);
 
-// Which start of the run the store's rank 0 is.
-absl::StatusOr<int> RestartOf(const c10::intrusive_ptr<c10d::Store>& store, Clock::time_point deadline) {
-  const auto text = std::make_shared<std::string>();
-  const bool back = RunWithDeadline(deadline + std::chrono::seconds(2), [text, store, deadline] {
+std::string RankKey(int rank) { return absl::StrCat("rank/", rank); }
+
+struct Start {
+  int restart = 0;
+  bool place_taken = false;
+};
+
+// Which start of the run the store's rank 0 is, and whether a process has this rank's place in it.
+absl::StatusOr<Start> StartOf(const c10::intrusive_ptr<c10d::Store>& store, int rank, Clock::time_point deadline) {
+  const auto start = std::make_shared<absl::optional<Start>>();
+  const bool back = RunWithDeadline(deadline + std::chrono::seconds(2), [start, store, rank, deadline] {
     store->wait({kRestartKey}, Remaining(deadline));
     const std::vector<uint8_t> bytes = store->get(kRestartKey);
-    text->assign(bytes.begin(), bytes.end());
+    Start found;
+    if (!absl::SimpleAtoi(std::string(bytes.begin(), bytes.end()), &found.restart)) return;
+    found.place_taken = OfRestart(store, found.restart)->add(RankKey(rank), 0) > 0;
+    *start = found;
   });
-  int count = 0;
-  if (!back || !absl::SimpleAtoi(*text, &count)) return absl::DeadlineExceededError("it doesn't answer");
-  return count;
+  if (!back || !start->has_value()) return absl::DeadlineExceededError("it doesn't answer");
+  return **start;
 }
 
-// Connects to the store, which rank 0 serves unless an agent does. Where ranks were started again, an earlier start's rank 0 may still
-// serve it: wait for that to go.
+// Connects to the store, which rank 0 serves unless an agent does. Launchers of several machines count their restarts each for itself: the
+// group is at rank 0's, and this rank belongs to it if nobody has its place there. Else an earlier start's rank 0 may still serve the store:
+// wait for that to go.
 absl::Status ReachStore(ProcessGroup::Impl& impl, const Environment& env, Clock::time_point deadline) {
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
   const bool serve = env.rank == 0 && !env.agent_store;
@@ -370,19 +414,23 @@ absl::Status ReachStore(ProcessGroup::Impl& impl, const Environment& env, Clock:
       const absl::StatusOr<c10::intrusive_ptr<c10d::Store>> connected = ConnectStore(env, serve, Remaining(deadline));
       if (!connected.ok()) return absl::Status(connected.status().code(), absl::StrCat(where, ": ", connected.status().message()));
       const c10::intrusive_ptr<c10d::Store>& store = *connected;
-      impl.store = OfRestart(store, env);
+      impl.restart = env.restart_count;
+      impl.store = OfRestart(store, impl.restart);
       if (env.agent_store) return absl::OkStatus();
       if (serve) {
         const std::string count = absl::StrCat(env.restart_count);
         store->set(kRestartKey, std::vector<uint8_t>(count.begin(), count.end()));
         return absl::OkStatus();
       }
-      const absl::StatusOr<int> theirs = RestartOf(store, deadline);
+      const absl::StatusOr<Start> theirs = StartOf(store, env.rank, deadline);
       if (!theirs.ok()) return Annotate(theirs.status(), where);
-      if (*theirs == env.restart_count) return absl::OkStatus();
-      const std::string both =
-          absl::StrCat("rank 0 is at restart ", *theirs, ", this rank at restart ", env.restart_count, " (TORCHELASTIC_RESTART_COUNT)");
-      if (*theirs > env.restart_count) return absl::FailedPreconditionError(absl::StrCat(context, ": ", both, ": it comes too late"));
+      impl.restart = theirs->restart;
+      impl.store = OfRestart(store, impl.restart);
+      // Two processes of one start are told apart in Join.
+      if (impl.restart == env.restart_count || !theirs->place_taken) return absl::OkStatus();
+      const std::string both = absl::StrCat("rank 0 is at restart ", impl.restart, " with a rank ", env.rank,
+                                            " already, this rank is at restart ", env.restart_count, " (TORCHELASTIC_RESTART_COUNT)");
+      if (impl.restart > env.restart_count) return absl::FailedPreconditionError(absl::StrCat(context, ": ", both, ": it comes too late"));
       failed = absl::DeadlineExceededError(absl::StrCat(where, ": ", both));
     } catch (const std::exception& e) {
       failed = CommunicationError(e, where);
@@ -406,7 +454,7 @@ absl::Status Join(ProcessGroup::Impl& impl, const Environment& env, Clock::time_
   try {
     const bool back = RunWithDeadline(deadline + std::chrono::seconds(2),
                                       [answer, store = impl.store, rank = env.rank, world_size = env.world_size, deadline] {
-                                        answer->joined = store->add(absl::StrCat("rank/", rank), 1);
+                                        answer->joined = store->add(RankKey(rank), 1);
                                         const std::string text = absl::StrCat(world_size);
                                         if (rank == 0) store->set("world_size", std::vector<uint8_t>(text.begin(), text.end()));
                                         store->wait({"world_size"}, Remaining(deadline));
@@ -445,8 +493,14 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
   const Clock::time_point deadline = DeadlineIn(options.timeout);
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
 
+  const ProgressScope progress(env.local_rank == 0, absl::StrCat("waiting for all of ", env.world_size, " ranks to come to ",
+                                                                env.master_addr, ":", env.master_port));
   auto impl = std::make_shared<ProcessGroup::Impl>();
   impl->options = options;
+  // Beyond it, moments to come don't fit the clock.
+  constexpr Milliseconds kFar = std::chrono::hours(24 * 365);
+  impl->options.timeout = std::min(impl->options.timeout, kFar);
+  impl->options.stall_timeout = std::min(impl->options.stall_timeout, kFar);
   if (const char* level = std::getenv("TORCH_DISTRIBUTED_DEBUG"); level != nullptr && absl::EqualsIgnoreCase(level, "DETAIL"))
     impl->options.debug = true;
   impl->rank = env.rank;
@@ -533,7 +587,7 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
         CatchAsStatus(absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " again"),
                       [&] { return ConnectStore(env, false, Remaining(deadline)); });
     DDPOPT_RETURN_IF_ERROR(store.status());
-    impl->monitor = GroupMonitor::Create(OfRestart(*store, env), {env.rank, env.world_size, impl->master});
+    impl->monitor = GroupMonitor::Create(OfRestart(*store, impl->restart), {env.rank, env.world_size, impl->master});
   }
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);
   if (nccl != nullptr) impl->group->setBoundDeviceId(impl->device);

@@ -46,13 +46,26 @@ class ProcessGroup {
   // backends and what they take.
   absl::Status CheckDevice(const std::string& what, at::Device device) const;
 
+  // OK if tensors of this dtype can be summed over the ranks: float, double, half, bfloat16, int8, uint8, int32, int64. Else InvalidArgument
+  // that begins with `what`.
+  static absl::Status CheckSummable(const std::string& what, at::ScalarType dtype);
+
   // Blocking collectives, in place, on tensors that CheckDevice allows. They have ended on the device too when they return. Errors name the
-  // operation and the rank, and which other ranks have not come, have left or don't answer.
+  // operation and the rank, and which other ranks have not come, have left or don't answer. Collectives that differ between the ranks
+  // (operation, number of elements, dtype) are named: at once with InitOptions::debug; else within about a second, in the next one, or when
+  // gloo, to which more data came than it expected, ends the process. After an error the tensor's values are lost.
+  // Broadcast takes any dtype, AllReduceSum those that CheckSummable allows.
   absl::Status Broadcast(at::Tensor& tensor, int root) const;
   absl::Status AllReduceSum(at::Tensor& tensor) const;
   absl::Status Barrier() const;
   // One text per rank, in rank order, on every rank (any lengths). `what` names the exchange in errors.
   absl::StatusOr<std::vector<std::string>> AllGatherText(const std::string& what, const std::string& mine) const;
+
+  // Takes the group down for all handles, and tells the other ranks that this one leaves; what is outstanding ends with an error. Later
+  // collectives, of a Reducer too, are refused by name, on this rank at once and on others that wait for it. Rank 0's store goes on until the
+  // last handle has gone. Without this, the group lives as long as its last handle.
+  void Shutdown() const;
+  bool is_shut_down() const;
 
   // What c10d::Reducer takes. Defined in process_group_c10d.h, which includes c10d's headers.
   struct Impl;

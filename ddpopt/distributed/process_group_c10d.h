@@ -5,6 +5,7 @@
 // c10d's headers are expensive to include.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -35,11 +36,13 @@ struct ProcessGroup::Impl {
   at::Device device = at::kCPU;                  // of this rank's model
   BackendsByDevice backends;                     // what options.backend says
   std::string master;                            // host:port, for messages
+  int restart = 0;                               // which start of the run the group is, as rank 0 counts
   c10::intrusive_ptr<c10d::Store> store;         // the TCPStore that rank 0 serves
   std::string network;                           // Gloo's interface, for people
   std::shared_ptr<TextExchange> texts;           // where AllGatherText lives
   std::shared_ptr<GroupMonitor> monitor;         // who is where; set_describe() lets it name buckets
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // has the backends
+  std::atomic<bool> shut_down{false};
 
   // Of each collective.
   std::chrono::milliseconds deadline() const {

@@ -7,6 +7,7 @@
 #include "ATen/ops/arange.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/full.h"
+#include "ATen/ops/zeros.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "ddpopt/distributed/fake_nccl.h"
@@ -97,6 +98,61 @@ TEST(ProcessGroup, AllReduceSums) {
     DDPOPT_ASSERT_OK(group.AllReduceSum(t));
     EXPECT_THAT(t, TensorEq(at::full({5}, n * (n + 1) / 2, at::TensorOptions().dtype(dtype))));
   }
+}
+
+TEST(ProcessGroup, DtypesAreMovedSummedOrRefusedByName) {
+  const ProcessGroup& group = TestProcessGroup();
+  const int n = group.world_size();
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong,
+                                     at::kBool, at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexFloat, at::kComplexDouble,
+                                     at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+    const std::string name = c10::toString(dtype);
+    // Some dtypes know no more than copies.
+    at::Tensor t = at::full({5}, group.rank() == 0 ? 1.0 : 0.0).to(dtype);
+    DDPOPT_ASSERT_OK(group.Broadcast(t, 0)) << name;
+    EXPECT_THAT(t.to(at::kFloat), TensorEq(at::full({5}, 1.0))) << name;
+    t = at::full({5}, group.rank() + 1.0).to(dtype);
+    const absl::Status summed = group.AllReduceSum(t);
+    if (ProcessGroup::CheckSummable("", dtype).ok()) {
+      DDPOPT_ASSERT_OK(summed) << name;
+      EXPECT_THAT(t.to(at::kFloat), TensorEq(at::full({5}, n * (n + 1) / 2.0))) << name;
+      continue;
+    }
+    EXPECT_THAT(summed, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("AllReduceSum on rank " + std::to_string(group.rank()) +
+                                                                              ": tensors of " + name + " can't be summed")));
+    if (dtype == at::kBool) continue;
+    // What goes to c10d directly, as hooks do, is refused too, before anything starts.
+    std::vector<at::Tensor> tensors = {t};
+    try {
+      group.impl()->group->allreduce(tensors)->wait();
+      ADD_FAILURE() << name;
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("tensors of " + name + " are not supported"));
+    }
+  }
+  // The refusals have left the ranks in step.
+  at::Tensor conjugate = at::full({2}, c10::complex<float>(1, 2), at::TensorOptions(at::kComplexFloat)).conj();
+  if (group.rank() != 0) conjugate = at::zeros({2}, at::TensorOptions(at::kComplexFloat));
+  DDPOPT_ASSERT_OK(group.Broadcast(conjugate, 0));
+  EXPECT_EQ(conjugate.resolve_conj()[1].item<c10::complex<float>>(), c10::complex<float>(1, -2));
+}
+
+TEST(ProcessGroup, WhatLiesBesideATensorIsLeftAlone) {
+  const ProcessGroup& group = TestProcessGroup();
+  const int n = group.world_size();
+  const at::Tensor memory = at::full({3, 4}, group.rank() + 1.0);
+  at::Tensor row = memory[1];
+  DDPOPT_ASSERT_OK(group.AllReduceSum(row));
+  at::Tensor columns = memory.t();  // the other way round
+  EXPECT_THAT(memory[0], TensorEq(at::full({4}, group.rank() + 1.0)));
+  EXPECT_THAT(memory[1], TensorEq(at::full({4}, n * (n + 1) / 2.0)));
+  EXPECT_THAT(memory[2], TensorEq(at::full({4}, group.rank() + 1.0)));
+  DDPOPT_ASSERT_OK(group.Broadcast(columns, n - 1));
+  EXPECT_THAT(memory[2], TensorEq(at::full({4}, static_cast<double>(n))));
+  // The root's own is what it was.
+  at::Tensor sent = at::full({4}, 7.0 + group.rank());
+  DDPOPT_ASSERT_OK(group.Broadcast(sent, 0));
+  EXPECT_THAT(sent, TensorEq(at::full({4}, 7.0)));
 }
 
 TEST(ProcessGroup, CollectivesWorkOnParameters) {

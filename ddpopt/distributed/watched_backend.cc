@@ -1,13 +1,18 @@
 #include "ddpopt/distributed/watched_backend.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -35,15 +40,21 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
     thread_ = std::thread([self = this] { self->Run(); });
   }
   ~Watcher() {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
-      changed_.notify_all();
-    }
+    Stop();
     if (thread_.joinable()) thread_.join();
   }
 
   GroupMonitor& monitor() { return *monitor_; }
+  // Fails what is outstanding.
+  void Stop() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  bool stopped() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return stop_;
+  }
   void Add(uint64_t number, c10::weak_intrusive_ptr<c10d::Work> work);
   void Ended(uint64_t number);
   // The inner work failed. It is kept until its future has heard of it: the Reducer has the future alone.
@@ -74,6 +85,56 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
   bool stop_ = false;
   std::map<uint64_t, Item> items_;
   std::thread thread_;
+};
+
+// gloo ends the process, from a thread of its own, when more data comes than a collective expects. Before that, this says which collective
+// it was, and what the other ranks are in; they are told too.
+class LastWords {
+ public:
+  static void Add(const std::shared_ptr<Watcher>& watcher) {
+    static LastWords* const words = new LastWords;
+    words_ = words;
+    std::lock_guard<std::mutex> lock(words->mutex_);
+    auto& watchers = words->watchers_;
+    watchers.erase(std::remove_if(watchers.begin(), watchers.end(), [](const auto& known) { return known.expired(); }), watchers.end());
+    watchers.push_back(watcher);
+    if (words->previous_ == nullptr) words->previous_ = std::set_terminate(&OnTerminate);
+  }
+
+ private:
+  static void OnTerminate() {
+    static std::atomic<bool> speaking{false};
+    std::string why;
+    try {
+      if (const std::exception_ptr exception = std::current_exception()) std::rethrow_exception(exception);
+    } catch (const std::exception& e) {
+      if (std::string(typeid(e).name()).find("4gloo") != std::string::npos) why = e.what();
+    } catch (...) {
+    }
+    if (!why.empty() && !speaking.exchange(true)) words_->Say(why);
+    words_->previous_();
+    std::abort();
+  }
+  void Say(const std::string& why) {
+    std::vector<std::weak_ptr<Watcher>> watchers;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      watchers = watchers_;
+    }
+    for (const auto& weak : watchers) {
+      const std::shared_ptr<Watcher> watcher = weak.lock();
+      if (watcher == nullptr) continue;
+      const uint64_t number = watcher->monitor().oldest_outstanding();
+      if (number == 0) continue;
+      const std::string text = absl::StrCat("ddpopt: ", watcher->Explain(number, why), "\n");
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    }
+  }
+
+  static inline LastWords* words_ = nullptr;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Watcher>> watchers_;
+  std::terminate_handler previous_ = nullptr;
 };
 
 // Ends when the inner work does, or when the watcher gives it up.
@@ -183,6 +244,22 @@ CollectiveInfo Info(const char* operation, const std::vector<at::Tensor>& tensor
   }
   return info;
 }
+bool IsMoved(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::Bool:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+      return true;
+    default:
+      return false;
+  }
+}
 CollectiveInfo Info(const char* operation, const at::Tensor& tensor) { return Info(operation, std::vector<at::Tensor>{tensor}); }
 
 // LibTorch 2.11 to 2.15 renamed some of c10d's functions. Both names are declared below, without `override`: one of the two overrides.
@@ -213,6 +290,7 @@ class WatchedBackend : public c10d::Backend {
         inner_(std::move(inner)),
         watcher_(std::make_shared<Watcher>(std::move(monitor), deadline, rank_, size_)) {
     watcher_->Start();
+    LastWords::Add(watcher_);
   }
   // The inner backend waits, when it dies, for what is outstanding in it: until its own timeout, if a rank never comes. Nobody is to wait
   // for that.
@@ -225,8 +303,14 @@ class WatchedBackend : public c10d::Backend {
   void setTimeout(Milliseconds timeout) override { inner_->setTimeout(timeout); }
   uint64_t getSequenceNumberForGroup() override { return inner_->getSequenceNumberForGroup(); }
   void enableCollectivesTiming() override { inner_->enableCollectivesTiming(); }
-  void abort() override { inner_->abort(); }
-  void shutdown() override { inner_->shutdown(); }
+  void abort() override {
+    shutdown();
+    inner_->abort();
+  }
+  void shutdown() override {
+    watcher_->monitor().Leave();
+    watcher_->Stop();
+  }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
     return Watch(Info("broadcast", tensors), [&] { return inner_->broadcast(tensors, opts); });
@@ -292,6 +376,15 @@ class WatchedBackend : public c10d::Backend {
  private:
   template <typename Start>
   WorkPtr Watch(const CollectiveInfo& info, Start&& start) {
+    TORCH_CHECK(!watcher_->stopped(), info.operation, " on rank ", rank_, " of ", size_, ": the process group has been shut down");
+    TORCH_CHECK(info.dtype == c10::ScalarType::Undefined || IsMoved(info.dtype), info.operation, " on rank ", rank_, " of ", size_,
+                ": tensors of ", info.dtype, " are not supported; ", getBackendName(), " takes float, double, half, bfloat16, bool, int8, ",
+                "uint8, int32 and int64");
+    if (const std::string difference = watcher_->monitor().Difference(); !difference.empty()) {
+      const std::string text = absl::StrCat(difference, "; results since then are wrong (", info.operation, " on rank ", rank_, " of ", size_, ")");
+      watcher_->monitor().Fail(0, text);
+      throw MakeError(text);
+    }
     const uint64_t number = watcher_->monitor().Begin(info);
     WorkPtr inner;
     try {

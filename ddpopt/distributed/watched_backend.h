@@ -7,7 +7,8 @@
 //   group->setBackend(at::kCPU, type, WatchBackend(backend, monitor, deadline));
 //
 // A collective that the inner backend has not ended by the deadline fails here, though it may go on there: the tensors are not to be used
-// then. send, recv and what is coalesced are handed through. Thread-safe as the inner backend is.
+// then. send, recv and what is coalesced are handed through. Dtypes that no backend moves are refused by name before anything starts, and so
+// is everything after shutdown() or abort(), which end what is outstanding. Thread-safe as the inner backend is.
 
 #include <chrono>
 #include <memory>
