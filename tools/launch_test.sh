@@ -21,6 +21,7 @@ for side in "$a 10.78.0.1" "$b 10.78.0.2"; do
   set -- $side
   ip -n $1 addr add $2/24 dev link0 && ip -n $1 link set lo up && ip -n $1 link set link0 up || fail "the link"
 done
+restarts=
 node() {  # NUMBER NAME [ENVIRONMENT...] -- FLAGS...
   local number=$1 name=$2
   shift 2
@@ -28,7 +29,7 @@ node() {  # NUMBER NAME [ENVIRONMENT...] -- FLAGS...
   while [[ $1 != -- ]]; do variables+=("$1"); shift; done
   shift
   ip netns exec "$name" env "${variables[@]}" "$launch" --nproc_per_node=2 --nnodes=2 --node_rank=$number --master_addr=10.78.0.1 --master_port=29455 --timeout=90 \
-    "$program" "$@" >"$folder/out$number" 2>&1
+    $restarts "$program" "$@" >"$folder/out$number" 2>&1
 }
 train="--folder=$folder/checkpoints --out=$folder/parameters --steps=3"
 mkdir -p "$folder/checkpoints"
@@ -43,6 +44,23 @@ grep -q 'ddpopt: rank 2 of 4 uses interface link0 (10.78.0.2)' "$folder/out1" ||
 mkdir -p "$folder/one"
 "$launch" --nproc_per_node=4 "$program" --folder=$folder/one --out=$folder/expected --steps=3 >"$folder/out2" 2>&1 || fail "four ranks"
 cmp -s "$folder/parameters" "$folder/expected" || fail "two machines trained something else than one"
+
+# The second machine has been started twice more when the first one is still in its first start.
+rm -rf "$folder/checkpoints"/* "$folder/parameters"
+cat >"$folder/late" <<EOF
+#!/bin/sh
+test \$GROUP_RANK = 1 && test \$TORCHELASTIC_RESTART_COUNT -lt 2 && exit 7
+exec "$(realpath "$program")" "\$@"
+EOF
+chmod +x "$folder/late"
+of_program=$program program=$folder/late restarts=--max_restarts=2
+node 0 $a -- $train & first=$!
+node 1 $b -- $train || fail "node 1 after two restarts"
+wait $first || fail "node 0 with one that was restarted"
+grep -q 'launcher: starting all ranks again' "$folder/out0" && fail "node 0 was restarted too"
+grep -q 'launcher: starting all ranks again (restart 2 of 2)' "$folder/out1" || fail "node 1 was not restarted"
+cmp -s "$folder/parameters" "$folder/expected" || fail "what was trained after restarts"
+program=$of_program restarts=
 
 rm -rf "$folder/checkpoints"/*
 node 0 $a GLOO_SOCKET_IFNAME=nosuch0 -- $train & first=$!
