@@ -76,10 +76,23 @@ absl::Status CapturedForward::Capture(const c10::IValue& arguments, const Call& 
   return Compile(std::move(traced), call, graph);
 }
 
+absl::Status CapturedForward::TraceFirst(const c10::IValue& arguments, const ValueForward& forward) {
+  return CatchAsStatus("", [&]() -> absl::Status {
+    DDPOPT_ASSIGN_OR_RETURN(TracedModule traced, TraceCall(module_.get(), arguments, FakeTensorMode::Create(), forward));
+    first_trace_ = std::make_unique<TracedModule>(std::move(traced));
+    return absl::OkStatus();
+  });
+}
+
 absl::Status CapturedForward::CaptureFirst(const c10::IValue& arguments, const ValueForward& forward) {
   return CatchAsStatus("", [&]() -> absl::Status {
     auto graph = std::make_unique<Graph>();
-    DDPOPT_RETURN_IF_ERROR(Capture(arguments, Call(arguments), forward, graph.get()));
+    if (first_trace_ != nullptr) {
+      const std::unique_ptr<TracedModule> traced = std::move(first_trace_);
+      DDPOPT_RETURN_IF_ERROR(Compile(std::move(*traced), Call(arguments), graph.get()));
+    } else {
+      DDPOPT_RETURN_IF_ERROR(Capture(arguments, Call(arguments), forward, graph.get()));
+    }
     first_.traced = graph->traced;
     first_.optimized = graph->optimized;
     // In forward order each bucket but the last ends where its last parameter counts.
@@ -88,7 +101,7 @@ absl::Status CapturedForward::CaptureFirst(const c10::IValue& arguments, const V
     for (std::size_t i = 0; i + 1 < buckets.size(); ++i) {
       if (!buckets[i].parameters.empty()) ends.push_back(absl::StrCat("parameter:", buckets[i].parameters.front()));
     }
-    if (!ends.empty() && fixed_buckets_.bucket_ends.empty()) {
+    if (!ends.empty() && options_.buckets.bucket_ends.empty()) {
       fixed_buckets_.bucket_cap_bytes.reset();
       fixed_buckets_.first_bucket_cap_bytes.reset();
       fixed_buckets_.bucket_cap_bytes_list.clear();

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/ivalue.h"
@@ -43,7 +44,13 @@ class CapturedForward {
 
   CapturedForward(std::shared_ptr<torch::nn::Module> module, CapturedForwardOptions options);
 
-  // Traces, splits and compiles. Its buckets are what later captures are cut to. Errors: whatever can't be captured.
+  // The trace of the first call, for whoever chooses its buckets. Errors: whatever can't be traced.
+  absl::Status TraceFirst(const c10::IValue& arguments, const ValueForward& forward);
+  // After TraceFirst, before CaptureFirst.
+  const TracedModule& first_trace() const { return *first_trace_; }
+  // These instead of the options' buckets. Before CaptureFirst.
+  void ChooseBuckets(BucketOptions buckets) { fixed_buckets_ = std::move(buckets); }
+  // Traces (unless TraceFirst has), splits and compiles. Its buckets are what later captures are cut to. Errors: whatever can't be captured.
   absl::Status CaptureFirst(const c10::IValue& arguments, const ValueForward& forward);
   // Calls forward as it is from now on, with a warning.
   void GiveUp(std::string reason);
@@ -83,6 +90,7 @@ class CapturedForward {
   std::shared_ptr<torch::nn::Module> module_;
   CapturedForwardOptions options_;
   BucketOptions fixed_buckets_;  // of recompiles
+  std::unique_ptr<TracedModule> first_trace_;
   Graph first_;                  // kept as it was: its buckets are the Reducer's
   std::vector<std::unique_ptr<Graph>> graphs_;  // the one used last is in front
   Graph* last_ = nullptr;

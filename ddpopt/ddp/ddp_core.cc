@@ -22,6 +22,7 @@
 #include "c10/util/Exception.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "ddpopt/ddp/anchor_outputs.h"
+#include "ddpopt/ddp/auto_buckets.h"
 #include "ddpopt/ddp/backward_sync.h"
 #include "ddpopt/ddp/bucket_names.h"
 #include "ddpopt/ddp/bucket_plan.h"
@@ -94,11 +95,13 @@ struct DdpCore::State {
   // Since the first forward with gradients.
   std::unique_ptr<CapturedForward> captured;
   std::unique_ptr<BucketNames> bucket_names;
+  AutoReport auto_report;
   int64_t reductions = 0;
   std::atomic<std::thread::id> running_on{std::thread::id()};
 
   absl::Status Collect();
   absl::Status OpenLog();
+  absl::Status ChooseBuckets(const c10::IValue& arguments, const EagerForward& eager);
   void SetUp(const c10::IValue& arguments, const EagerForward& eager);
   void CheckInputs(const Call& call) const;
   c10::IValue ForwardOnDevice(const c10::IValue& arguments, const EagerForward& eager) {
@@ -163,12 +166,41 @@ void DdpCore::State::CheckInputs(const Call& call) const {
   }
 }
 
+// bucket_policy kAuto. Collective; an error of the exchanges themselves is thrown, since ranks can't go on together after one. Returns why this rank
+// has no graph, or why nothing could be chosen.
+absl::Status DdpCore::State::ChooseBuckets(const c10::IValue& arguments, const EagerForward& eager) {
+  const absl::Status traced = captured->TraceFirst(arguments, eager);
+  int64_t bytes = 0;
+  for (const NamedTensor& parameter : tensors->trainable()) bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  const absl::StatusOr<AllReduceFigures> figures = MeasureAllReduce(group, tensors->device(), bytes);
+  TORCH_CHECK(figures.ok(), who, ", measuring all-reduces: ", std::string(figures.status().message()));
+  // All ranks run the graph, as in training, when they share a machine.
+  absl::StatusOr<AutoChoice> mine = absl::UnknownError("not traced");
+  if (!traced.ok()) {
+    mine = traced;
+  } else {
+    const Call call(arguments);
+    mine = ddpopt::ChooseBuckets(*captured->first_trace().module, std::vector<c10::IValue>(call.tensors.begin(), call.tensors.end()), *figures,
+                                 bucket_options, static_cast<int64_t>(options.bucket_memory_limit_mb * (1 << 20)));
+  }
+  absl::StatusOr<AutoChoice> choice = AgreeOnChoice(group, mine, bucket_options);
+  TORCH_CHECK(choice.ok() || choice.status().code() != absl::StatusCode::kResourceExhausted, who, ", bucket_policy kAuto: ",
+              std::string(choice.status().message()));
+  if (!traced.ok()) return traced;
+  DDPOPT_RETURN_IF_ERROR(Annotate(choice.status(), "bucket_policy kAuto"));
+  auto_report = choice->report;
+  captured->ChooseBuckets(std::move(choice->buckets));
+  return absl::OkStatus();
+}
+
 void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eager) {
   captured = std::make_unique<CapturedForward>(
       module, CapturedForwardOptions{options.backend ? options.backend : EagerBackend(), bucket_options, options.retrace_every,
                                      tensors->device(), absl::StrCat(who, ": "), group.rank() == 0});
   ReducerBuckets buckets;
-  absl::Status local = CatchAsStatus("", [&]() -> absl::Status {
+  absl::Status local;
+  if (options.bucket_policy == BucketPolicy::kAuto) local = ChooseBuckets(arguments, eager);
+  if (local.ok()) local = CatchAsStatus("", [&]() -> absl::Status {
     DDPOPT_RETURN_IF_ERROR(captured->CaptureFirst(arguments, eager));
     DDPOPT_ASSIGN_OR_RETURN(buckets, BucketsOfGraph(captured->assignment(), *tensors));
     return absl::OkStatus();
@@ -347,8 +379,18 @@ std::string DdpCore::bucket_table() const {
 }
 
 std::string DdpCore::explain() const {
-  return state_->captured == nullptr ? "no forward with gradients yet: nothing is captured\n" : state_->captured->Explain();
+  if (state_->captured == nullptr) return "no forward with gradients yet: nothing is captured\n";
+  std::string text = state_->captured->Explain();
+  if (!state_->auto_report.active) return text;
+  absl::StrAppend(&text, state_->auto_report.ToString());
+  if (const StepSummary sum = summary(); sum.steps > 0) {
+    absl::StrAppendFormat(&text, "Got in the mean of %d steps: %.1f ms of communication, %.1f ms of it exposed\n", sum.steps,
+                          1e3 * sum.communication_seconds / static_cast<double>(sum.steps), 1e3 * sum.exposed_seconds / static_cast<double>(sum.steps));
+  }
+  return text;
 }
+
+const AutoReport& DdpCore::auto_report() const { return state_->auto_report; }
 
 int64_t DdpCore::num_recompiles() const { return state_->captured == nullptr ? 0 : state_->captured->recompiles(); }
 

@@ -13,6 +13,7 @@
 #include "ATen/core/ivalue.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ddpopt/ddp/auto_report.h"
 #include "ddpopt/ddp/comm_hook.h"
 #include "ddpopt/ddp/ddp_options.h"
 #include "ddpopt/ddp/join.h"
@@ -67,6 +68,8 @@ class DdpCore {
   std::vector<ReducerBucket> optimizer_buckets() const;
   // What captured graphs hold for, how often forward was captured again and why, or why it runs eagerly; for people.
   std::string explain() const;
+  // Of bucket_policy kAuto; not active before the first forward with gradients, and with other policies.
+  const AutoReport& auto_report() const;
   int64_t num_recompiles() const;
   bool runs_eagerly() const;
   // How often the Reducer was told of a forward: exactly the number of forwards with gradients.

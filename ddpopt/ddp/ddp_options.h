@@ -23,7 +23,19 @@ enum class ExecutionMode {
   kEager,     // as the module's own forward; a trace of the first one only tells where buckets end
 };
 
+// Where gradient buckets end.
+enum class BucketPolicy {
+  kCaps,  // by the caps, or the ends, below
+  // Where the least communication is expected to stay exposed (docs/planner.md): at the first forward with gradients all-reduces are measured
+  // on the group, and the graph on rank 0, which takes a second or two, or three steps; every rank takes rank 0's choice. The default caps where they are as
+  // good. core().auto_report() and explain() tell what was chosen, what is expected and what came of it. Not together with caps or ends.
+  kAuto,
+};
+
 struct DdpOptions {
+  BucketPolicy bucket_policy = BucketPolicy::kCaps;
+  // For kAuto: the memory of a rank, in MiB, that the step must keep within as far as it can be foreseen; 0: no limit. It is an error if nothing does.
+  double bucket_memory_limit_mb = 0;
   // MiB; see BucketOptions for the defaults and the relation between the two.
   absl::optional<double> bucket_cap_mb;
   absl::optional<double> first_bucket_cap_mb;

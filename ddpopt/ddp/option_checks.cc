@@ -38,6 +38,20 @@ absl::StatusOr<BucketOptions> CheckOptions(const DdpOptions& options) {
   result.ignored_parameters.insert(options.parameters_to_ignore.begin(), options.parameters_to_ignore.end());
   DDPOPT_RETURN_IF_ERROR(CheckBucketOptions(result));
 
+  if (!(options.bucket_memory_limit_mb >= 0) || options.bucket_memory_limit_mb > 1e12) {
+    return absl::InvalidArgumentError(absl::StrCat("bucket_memory_limit_mb must be a number >= 0, got ", options.bucket_memory_limit_mb));
+  }
+  if (options.bucket_policy == BucketPolicy::kAuto) {
+    if (options.bucket_cap_mb.has_value() || options.first_bucket_cap_mb.has_value() || !options.bucket_cap_mb_list.empty() ||
+        !options.bucket_ends.empty()) {
+      return absl::InvalidArgumentError(
+          "bucket_policy is kAuto, which chooses the buckets itself, but bucket_cap_mb, first_bucket_cap_mb, bucket_cap_mb_list or bucket_ends "
+          "is set too");
+    }
+  } else if (options.bucket_memory_limit_mb > 0) {
+    return absl::InvalidArgumentError("bucket_memory_limit_mb is for bucket_policy kAuto");
+  }
+
   if (options.skip_all_reduce_unused_params && !options.find_unused_parameters && !options.static_graph) {
     return absl::InvalidArgumentError(
         "skip_all_reduce_unused_params needs find_unused_parameters or static_graph: without them, no parameter may be unused");
@@ -57,6 +71,7 @@ absl::StatusOr<BucketOptions> CheckOptions(const DdpOptions& options) {
 std::vector<std::string> DescribeOptions(const DdpOptions& options) {
   const auto cap = [](absl::optional<double> mb) { return mb.has_value() ? absl::StrCat(*mb) : std::string("default"); };
   return {
+      absl::StrCat("option bucket_policy: ", options.bucket_policy == BucketPolicy::kAuto ? "auto" : "caps"),
       absl::StrCat("option bucket_cap_mb: ", cap(options.bucket_cap_mb)),
       absl::StrCat("option first_bucket_cap_mb: ", cap(options.first_bucket_cap_mb)),
       absl::StrCat("option bucket_cap_mb_list: [", absl::StrJoin(options.bucket_cap_mb_list, ", "), "]"),

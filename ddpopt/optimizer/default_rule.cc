@@ -19,24 +19,6 @@ namespace {
 using fx::GraphModule;
 using fx::Node;
 
-// The node after which a parameter's gradient is complete in backward, for every parameter that counts: its earliest use.
-struct Readiness {
-  absl::flat_hash_map<const Node*, std::vector<Parameter>> at;
-  absl::flat_hash_map<const at::TensorImpl*, const Node*> node_of;
-};
-
-absl::StatusOr<Readiness> FindReadiness(const GraphModule& module, const ParameterUses& uses) {
-  Readiness ready;
-  for (const Node* node : module.graph().nodes()) {
-    if (!IsComputation(*node)) continue;
-    DDPOPT_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, uses.Of(*node));
-    for (Parameter& parameter : parameters) {
-      if (ready.node_of.emplace(parameter.tensor.unsafeGetTensorImpl(), node).second) ready.at[node].push_back(std::move(parameter));
-    }
-  }
-  return ready;
-}
-
 // Finds the nodes that the user's bucket ends name.
 class BucketEnds {
  public:

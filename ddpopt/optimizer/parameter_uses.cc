@@ -168,4 +168,16 @@ absl::Status ParameterUses::AddInner(const GraphModule& inner, const std::string
   return absl::OkStatus();
 }
 
+absl::StatusOr<Readiness> FindReadiness(const GraphModule& module, const ParameterUses& uses) {
+  Readiness ready;
+  for (const fx::Node* node : module.graph().nodes()) {
+    if (!IsComputation(*node)) continue;
+    DDPOPT_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, uses.Of(*node));
+    for (Parameter& parameter : parameters) {
+      if (ready.node_of.emplace(parameter.tensor.unsafeGetTensorImpl(), node).second) ready.at[node].push_back(std::move(parameter));
+    }
+  }
+  return ready;
+}
+
 }  // namespace ddpopt

@@ -80,6 +80,15 @@ class ParameterUses {
   absl::flat_hash_set<const at::TensorImpl*> ignored_;
 };
 
+// The node after which a parameter's gradient is complete in backward, for every parameter that counts: its earliest use in the graph.
+struct Readiness {
+  absl::flat_hash_map<const fx::Node*, std::vector<Parameter>> at;
+  absl::flat_hash_map<const at::TensorImpl*, const fx::Node*> node_of;
+};
+
+// Errors: as ParameterUses::Of's.
+absl::StatusOr<Readiness> FindReadiness(const fx::GraphModule& module, const ParameterUses& uses);
+
 }  // namespace ddpopt
 
 #endif  // DDPOPT_OPTIMIZER_PARAMETER_USES_H_

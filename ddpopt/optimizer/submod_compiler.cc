@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 
-#include "ATen/CPUGeneratorImpl.h"
-#include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_strided.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +13,8 @@
 #include "base/logging.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
+#include "c10/util/DimVector.h"
+#include "ddpopt/optimizer/generator_guard.h"
 #include "ddpopt/optimizer/piece_contract.h"
 #include "interpreter/mode_stack.h"
 
@@ -73,11 +72,12 @@ class FakeRunner : public Interpreter {
 // What of a tensor may not change while the backend compiles.
 struct TensorState {
   at::Tensor tensor;
-  std::string name;
+  std::string attr;  // its name; or
+  std::size_t input;
   uint32_t version;
   const void* memory;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
+  c10::DimVector sizes;
+  c10::DimVector strides;
   c10::ScalarType dtype;
   bool requires_grad;
   at::Tensor grad;
@@ -87,22 +87,38 @@ struct TensorState {
     return !tensor.defined() || tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
   static at::Tensor GradOf(const at::Tensor& tensor) { return tensor.is_leaf() ? tensor.grad() : at::Tensor(); }
-  static TensorState Of(at::Tensor tensor, std::string name) {
-    const at::Tensor grad = GradOf(tensor);
-    return {tensor,           std::move(name), Version(tensor), MemoryOf(tensor), tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(),
-            tensor.requires_grad(), grad, Version(grad)};
+  static TensorState Of(const at::Tensor& tensor, std::string attr, std::size_t input = 0) {
+    at::Tensor grad = GradOf(tensor);
+    const uint32_t grad_version = Version(grad);
+    return {tensor,
+            std::move(attr),
+            input,
+            Version(tensor),
+            MemoryOf(tensor),
+            c10::DimVector(tensor.sizes()),
+            c10::DimVector(tensor.strides()),
+            tensor.scalar_type(),
+            tensor.requires_grad(),
+            std::move(grad),
+            grad_version};
+  }
+  bool IsSame() const {
+    if (Version(tensor) != version || MemoryOf(tensor) != memory || tensor.scalar_type() != dtype || tensor.requires_grad() != requires_grad) return false;
+    if (tensor.sizes() != c10::IntArrayRef(sizes) || tensor.strides() != c10::IntArrayRef(strides)) return false;
+    const at::Tensor now = GradOf(tensor);
+    return now.is_same(grad) && Version(now) == grad_version;
   }
   // What changed, "" for nothing.
   std::string Change() const {
+    if (IsSame()) return "";
+    const std::string name = attr.empty() ? absl::StrCat("its fake input ", input) : absl::StrCat("'", attr, "'");
     if (Version(tensor) != version) return absl::StrCat("writes ", name);
     if (tensor.sizes() != c10::IntArrayRef(sizes) || tensor.strides() != c10::IntArrayRef(strides)) {
       return absl::StrCat("gives ", name, " other sizes or strides");
     }
     if (MemoryOf(tensor) != memory || tensor.scalar_type() != dtype) return absl::StrCat("gives ", name, " other data");
     if (tensor.requires_grad() != requires_grad) return absl::StrCat("changes requires_grad of ", name);
-    const at::Tensor now = GradOf(tensor);
-    if (!now.is_same(grad) || Version(now) != grad_version) return absl::StrCat("changes the gradient of ", name);
-    return "";
+    return absl::StrCat("changes the gradient of ", name);
   }
 };
 
@@ -125,24 +141,6 @@ class EagerPiece : public CompiledPiece {
  private:
   std::shared_ptr<const fx::GraphModule> piece_;
   std::size_t outputs_;
-};
-
-// Puts the default generator back.
-class GeneratorGuard {
- public:
-  GeneratorGuard() : generator_(at::detail::getDefaultCPUGenerator()), state_(State()) {}
-  ~GeneratorGuard() {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-
- private:
-  at::Tensor State() {
-    const std::lock_guard<std::mutex> lock(generator_.mutex());
-    return generator_.get_state();
-  }
-  at::Generator generator_;
-  at::Tensor state_;
 };
 
 std::string Brackets(c10::IntArrayRef values) { return absl::StrCat("[", absl::StrJoin(values, ", "), "]"); }
@@ -245,10 +243,12 @@ void SubmodCompiler::Fail(absl::Status status) {
 absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend(const std::shared_ptr<fx::GraphModule>& piece,
                                                                                  const Values& fake_inputs, const std::string& name) {
   std::vector<TensorState> states;
-  for (NamedTensor& attr : TensorAttrs(*piece)) states.push_back(TensorState::Of(std::move(attr.tensor), absl::StrCat("'", attr.name, "'")));
+  std::vector<NamedTensor> attrs = TensorAttrs(*piece);
+  states.reserve(attrs.size() + fake_inputs.size());
+  for (NamedTensor& attr : attrs) states.push_back(TensorState::Of(attr.tensor, std::move(attr.name)));
   for (std::size_t i = 0; i < fake_inputs.size(); ++i) {
     if (!fake_inputs[i].isTensor() || !fake_inputs[i].toTensor().defined()) continue;
-    states.push_back(TensorState::Of(fake_inputs[i].toTensor(), absl::StrCat("its fake input ", i)));
+    states.push_back(TensorState::Of(fake_inputs[i].toTensor(), "", i));
   }
   const std::uint64_t edits = Edits(*piece);
   absl::StatusOr<std::shared_ptr<const CompiledPiece>> compiled;
@@ -270,9 +270,11 @@ absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend
     }
   }
   // A parameter that was replaced leaves the old one as it was.
-  for (const NamedTensor& attr : TensorAttrs(*piece)) {
-    const auto same = [&](const TensorState& state) { return state.tensor.is_same(attr.tensor); };
-    if (std::none_of(states.begin(), states.end(), same)) return absl::InternalError(absl::StrCat("the backend replaces '", attr.name, "'"));
+  attrs = TensorAttrs(*piece);
+  for (std::size_t i = 0; i < attrs.size(); ++i) {
+    const auto same = [&](const TensorState& state) { return state.tensor.is_same(attrs[i].tensor); };
+    if (i < states.size() && same(states[i])) continue;  // in the order of before, as long as nothing was replaced
+    if (std::none_of(states.begin(), states.end(), same)) return absl::InternalError(absl::StrCat("the backend replaces '", attrs[i].name, "'"));
   }
   if (Edits(*piece) != edits) return absl::InternalError("the backend edits the piece's graph");
   if (!compiled.ok()) {
@@ -311,6 +313,12 @@ absl::StatusOr<IValue> SubmodCompiler::CompilePiece(const std::shared_ptr<fx::Gr
   }
   const std::vector<absl::optional<OutputMeta>> claims = compiled->output_meta();
   DDPOPT_ASSIGN_OR_RETURN(outputs, RestampAll(std::move(outputs), claims, args, mode_));
+  const bool claims_nothing = std::none_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.has_value(); });
+  if (compiled->interprets_graph() && claims_nothing) {
+    compiled_[name] = std::move(compiled);
+    ++next_index_;
+    return outputs;
+  }
   PieceContract contract(name, *piece, *fake, args, outputs);
   DDPOPT_RETURN_IF_ERROR(contract.CheckClaims(claims));
   compiled_[name] = compiled->interprets_graph() ? std::move(compiled) : CheckedPiece(std::move(compiled), std::move(contract));
