@@ -1,23 +1,52 @@
 #include "ddpopt/ddp/call_guards.h"
 
+#include <iterator>
+
+#include "ATen/Context.h"
 #include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/DefaultDtype.h"
 #include "c10/core/InferenceMode.h"
+#include "c10/core/ScalarTypeToTypeMeta.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "torch/nn/module.h"
 
 namespace ddpopt {
 namespace {
 
+constexpr std::uint8_t kNoAutocast = 255;
+
 std::string ShapeText(at::IntArrayRef sizes) { return absl::StrCat("[", absl::StrJoin(sizes, ", "), "]"); }
 const char* BoolText(bool value) { return value ? "true" : "false"; }
 const char* ModeText(bool training) { return training ? "training" : "evaluation"; }
 const void* StorageOf(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr; }
 
-std::string AutocastText(at::DeviceType device) {
-  return at::autocast::is_autocast_enabled(device) ? absl::StrCat("to ", c10::toString(at::autocast::get_autocast_dtype(device))) : "off";
+// Switches of the process by which operators choose their kernels.
+struct Switch {
+  const char* name;
+  bool (at::Context::*get)() const;
+};
+constexpr Switch kSwitches[] = {
+    {"deterministic algorithms", &at::Context::deterministicAlgorithms},
+    {"warnings alone for algorithms that aren't deterministic", &at::Context::deterministicAlgorithmsWarnOnly},
+    {"oneDNN", &at::Context::userEnabledMkldnn},
+    {"flash attention", &at::Context::userEnabledFlashSDP},
+    {"memory-efficient attention", &at::Context::userEnabledMemEfficientSDP},
+    {"plain attention", &at::Context::userEnabledMathSDP},
+};
+
+enum Trait : std::uint8_t { kLeaf = 1, kInference = 2, kConjugate = 4, kNegative = 8 };
+
+std::uint8_t TraitsOf(const at::Tensor& tensor) {
+  return static_cast<std::uint8_t>((tensor.is_leaf() ? kLeaf : 0) | (tensor.is_inference() ? kInference : 0) |
+                                   (tensor.is_conj() ? kConjugate : 0) | (tensor.is_neg() ? kNegative : 0));
+}
+
+std::string TraitsText(std::uint8_t traits) {
+  return absl::StrCat(traits & kLeaf ? "a leaf" : "the result of an operator", traits & kInference ? ", made in inference mode" : "",
+                      traits & kConjugate ? ", lazily conjugate" : "", traits & kNegative ? ", lazily negative" : "");
 }
 
 }  // namespace
@@ -33,7 +62,7 @@ CallGuards::CallGuards(const Call& call, const torch::nn::Module& module, at::De
   for (std::size_t i = 0; i < call.tensors.size(); ++i) {
     const at::Tensor& tensor = call.tensors[i];
     inputs_.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device(), tensor.requires_grad(),
-                       SharedWith(call, i)});
+                       TraitsOf(tensor), SharedWith(call, i)});
   }
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     training_.push_back({absl::StrCat("submodule \"", item.key(), "\""), item.value(), item.value()->is_training()});
@@ -41,7 +70,7 @@ CallGuards::CallGuards(const Call& call, const torch::nn::Module& module, at::De
   // The module itself is not held by a pointer of its own: whoever calls holds it.
   own_training_ = module.is_training();
   module_ = &module;
-  modes_ = Modes();
+  modes_ = CurrentModes();
 }
 
 bool CallGuards::Input::StridesMatch(const at::Tensor& tensor) const {
@@ -62,12 +91,36 @@ std::string CallGuards::SharedWith(const Call& call, std::size_t i) const {
   return "memory of its own";
 }
 
-std::string CallGuards::Modes() const {
-  std::string text = absl::StrCat("grad mode ", at::GradMode::is_enabled() ? "on" : "off", ", inference mode ",
-                                  c10::InferenceMode::is_enabled() ? "on" : "off", ", autocast ", AutocastText(at::kCPU));
-  if (device_.type() != at::kCPU) {
-    absl::StrAppend(&text, " (", c10::DeviceTypeName(device_.type(), /*lower_case=*/true), ": ", AutocastText(device_.type()), ")");
+CallGuards::Modes CallGuards::CurrentModes() const {
+  Modes modes{at::GradMode::is_enabled(), c10::InferenceMode::is_enabled(), {}, c10::typeMetaToScalarType(c10::get_default_dtype()), 0};
+  const auto add = [&](at::DeviceType device) {
+    const bool enabled = at::autocast::is_autocast_enabled(device);
+    modes.autocast.push_back(enabled ? static_cast<std::uint8_t>(at::autocast::get_autocast_dtype(device)) : kNoAutocast);
+  };
+  add(at::kCPU);
+  if (device_.type() != at::kCPU) add(device_.type());
+  const at::Context& context = at::globalContext();
+  for (std::size_t i = 0; i < std::size(kSwitches); ++i) {
+    if ((context.*kSwitches[i].get)()) modes.switches |= 1u << i;
   }
+  return modes;
+}
+
+std::string CallGuards::TextOf(const Modes& modes) const {
+  const auto autocast = [](std::uint8_t dtype) {
+    return dtype == kNoAutocast ? std::string("off") : absl::StrCat("to ", c10::toString(static_cast<at::ScalarType>(dtype)));
+  };
+  std::string text = absl::StrCat("grad mode ", modes.grad ? "on" : "off", ", inference mode ", modes.inference ? "on" : "off",
+                                  ", autocast ", autocast(modes.autocast[0]));
+  if (modes.autocast.size() > 1) {
+    absl::StrAppend(&text, " (", c10::DeviceTypeName(device_.type(), /*lower_case=*/true), ": ", autocast(modes.autocast[1]), ")");
+  }
+  std::vector<std::string> on;
+  for (std::size_t i = 0; i < std::size(kSwitches); ++i) {
+    if ((modes.switches >> i & 1u) != 0) on.emplace_back(kSwitches[i].name);
+  }
+  absl::StrAppend(&text, ", default dtype ", c10::toString(modes.default_dtype), ", with ",
+                  on.empty() ? "nothing" : absl::StrJoin(on, ", "), " on");
   return text;
 }
 
@@ -90,6 +143,9 @@ std::string CallGuards::Mismatch(const Call& call) const {
     if (tensor.requires_grad() != guard.requires_grad) {
       return differs("requires_grad", BoolText(guard.requires_grad), BoolText(tensor.requires_grad()));
     }
+    if (TraitsOf(tensor) != guard.traits) {
+      return absl::StrCat("input ", i, " was captured as ", TraitsText(guard.traits), ", and is ", TraitsText(TraitsOf(tensor)));
+    }
     if (!guard.StridesMatch(tensor)) return differs("strides", ShapeText(guard.strides), ShapeText(tensor.strides()));
     if (std::string shares = SharedWith(call, i); shares != guard.shares) return differs("as its memory", guard.shares, shares);
   }
@@ -100,8 +156,8 @@ std::string CallGuards::Mismatch(const Call& call) const {
   for (const Mode& mode : training_) {
     if (mode.module->is_training() != mode.training) return mode_differs(mode.name, mode.training, mode.module->is_training());
   }
-  if (std::string modes = Modes(); modes != modes_) {
-    return absl::StrCat("forward was captured with ", modes_, ", and is called with ", modes);
+  if (const Modes modes = CurrentModes(); modes != modes_) {
+    return absl::StrCat("forward was captured with ", TextOf(modes_), ", and is called with ", TextOf(modes));
   }
   return "";
 }
@@ -111,15 +167,15 @@ std::string CallGuards::ToString() const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const Input& input = inputs_[i];
     absl::StrAppend(&text, "  input ", i, ": ", c10::toString(input.dtype), " ", ShapeText(input.sizes), ", strides ",
-                    ShapeText(input.strides), ", on ",
-                    input.device.str(), ", requires_grad ", BoolText(input.requires_grad), ", ", input.shares, "\n");
+                    ShapeText(input.strides), ", on ", input.device.str(), ", requires_grad ", BoolText(input.requires_grad), ", ",
+                    TraitsText(input.traits), ", ", input.shares, "\n");
   }
   std::vector<std::string> evaluating;
   for (const Mode& mode : training_) {
     if (mode.training != own_training_) evaluating.push_back(mode.name);
   }
   const std::string except = evaluating.empty() ? "" : absl::StrCat(", except ", absl::StrJoin(evaluating, ", "));
-  absl::StrAppend(&text, "  the module and its submodules in ", ModeText(own_training_), " mode", except, "\n  ", modes_, "\n");
+  absl::StrAppend(&text, "  the module and its submodules in ", ModeText(own_training_), " mode", except, "\n  ", TextOf(modes_), "\n");
   return text;
 }
 

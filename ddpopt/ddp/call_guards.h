@@ -7,9 +7,10 @@
 //   if (std::string why = guards.Mismatch(Call(later)); !why.empty()) ...    // "input 0 was captured with shape [3, 4], and has shape ..."
 //
 // Guarded: everything in the arguments that is no tensor, by value; of each tensor its shape, strides (where they count: not of dimensions
-// of one element or less, nor of empty tensors), dtype, device, requires_grad, and whether it is, or shares memory with, an earlier input
-// or a parameter or buffer; train or eval of each submodule; grad and inference mode; autocast of the CPU and of the device. Private to
-// this package.
+// of one element or less, nor of empty tensors), dtype, device, requires_grad, whether it is a leaf, an inference tensor, lazily conjugate
+// or negative, and whether it is, or shares memory with, an earlier input or a parameter or buffer; train or eval of each submodule; grad
+// and inference mode; autocast of the CPU and of the device; the default dtype; deterministic algorithms, oneDNN and the kernels that
+// attention may choose, on or off. Private to this package.
 
 #include <cstdint>
 #include <memory>
@@ -50,7 +51,8 @@ class CallGuards {
     at::ScalarType dtype;
     at::Device device;
     bool requires_grad;
-    std::string shares;  // what it is or shares memory with
+    std::uint8_t traits;  // leaf, inference tensor, conjugate, negative
+    std::string shares;   // what it is or shares memory with
 
     bool StridesMatch(const at::Tensor& tensor) const;
   };
@@ -59,8 +61,17 @@ class CallGuards {
     std::shared_ptr<torch::nn::Module> module;
     bool training;
   };
+  // What holds for the whole thread or process.
+  struct Modes {
+    bool grad, inference;
+    std::vector<std::uint8_t> autocast;  // of the CPU and of the device: on, and its dtype
+    at::ScalarType default_dtype;
+    std::uint32_t switches;
+    bool operator==(const Modes&) const = default;
+  };
   std::string SharedWith(const Call& call, std::size_t i) const;
-  std::string Modes() const;
+  Modes CurrentModes() const;
+  std::string TextOf(const Modes& modes) const;
 
   at::Device device_;
   std::string arguments_;
@@ -69,7 +80,7 @@ class CallGuards {
   const torch::nn::Module* module_ = nullptr;
   bool own_training_ = false;
   std::vector<Mode> training_;
-  std::string modes_;
+  Modes modes_;
 };
 
 }  // namespace ddpopt

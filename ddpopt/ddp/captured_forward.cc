@@ -117,6 +117,7 @@ void CapturedForward::RunEagerly(std::string reason) {
   eager_ = true;
   eager_reason_ = std::move(reason);
   graphs_.clear();
+  eager_kinds_.clear();
   last_ = nullptr;
 }
 
@@ -168,6 +169,11 @@ CapturedForward::Graph* CapturedForward::GraphFor(const c10::IValue& arguments, 
     if (index == 0) why = std::move(mismatch);
   }
   if (index == graphs_.size()) {
+    for (EagerKind& kind : eager_kinds_) {
+      if (!kind.guards.Mismatch(call).empty()) continue;
+      ++kind.calls;
+      return nullptr;
+    }
     if (recompiles() >= kMaxRecompiles) {
       GiveUp(absl::StrCat("it was captured again ", recompiles(), " times, and would be once more: ", why));
       return nullptr;
@@ -175,7 +181,7 @@ CapturedForward::Graph* CapturedForward::GraphFor(const c10::IValue& arguments, 
     auto graph = std::make_unique<Graph>();
     const absl::Status status = CatchAsStatus("", [&] { return Capture(arguments, call, forward, graph.get()); });
     if (!status.ok()) {
-      cannot_capture_ = absl::StrCat("another kind of call (", why, ") can't be captured: ", std::string(status.message()));
+      cannot_capture_ = absl::StrCat("a kind of call (", why, ") can't be captured: ", std::string(status.message()));
       return nullptr;
     }
     recompile_reasons_.push_back(why);
@@ -193,11 +199,25 @@ CapturedForward::Graph* CapturedForward::GraphFor(const c10::IValue& arguments, 
   return eager_ ? nullptr : graph;
 }
 
+void CapturedForward::RememberEagerKind(CallGuards guards) {
+  std::string why = std::exchange(cannot_capture_, "");
+  // What such a capture has left in a member would be in the way of the other kinds too.
+  if (absl::StrContains(why, kKeepsTensors)) return GiveUp(std::move(why));
+  if (eager_kinds_.size() == kMaxEagerKinds) {
+    return GiveUp(absl::StrCat("it has met ", kMaxEagerKinds, " kinds of call that can't be captured, and one more: ", why));
+  }
+  LOG(WARNING) << options_.who << "forward runs eagerly for one kind of call, with the same gradient buckets: " << why;
+  eager_kinds_.push_back({std::move(guards), std::move(why), 1});
+}
+
 c10::IValue CapturedForward::Run(const c10::IValue& arguments, const ValueForward& forward) {
   cannot_capture_.clear();
   Graph* graph = GraphFor(arguments, forward);
   last_ = graph;
   if (graph == nullptr) {
+    // Of the call as it comes: forward may change its arguments.
+    std::optional<CallGuards> guards;
+    if (!cannot_capture_.empty()) guards.emplace(Call(arguments), *module_, options_.device);
     c10::IValue result;
     try {
       result = forward(arguments);
@@ -211,7 +231,7 @@ c10::IValue CapturedForward::Run(const c10::IValue& arguments, const ValueForwar
       throw;
     }
     // A call that forward refuses itself changes nothing.
-    if (!cannot_capture_.empty()) GiveUp(std::exchange(cannot_capture_, ""));
+    if (!cannot_capture_.empty()) RememberEagerKind(*std::move(guards));
     return result;
   }
   Call call(arguments);
@@ -229,12 +249,14 @@ std::string CapturedForward::Explain() const {
     absl::StrAppend(&text, "graph of ", graph->traced.module->graph().size(), " nodes in ", graph->optimized.assignment.buckets.size(),
                     " pieces, called ", graph->calls, " times, for calls with\n", graph->guards->ToString());
   }
+  for (const EagerKind& kind : eager_kinds_) {
+    absl::StrAppend(&text, "eagerly, ", kind.calls, " times, for calls with\n", kind.guards.ToString(), "  because ", kind.why, "\n");
+  }
   absl::StrAppend(&text, "captured again ", recompiles(), " times of at most ", kMaxRecompiles, "\n");
   for (const std::string& reason : recompile_reasons_) absl::StrAppend(&text, "  because ", reason, "\n");
   if (options_.retrace_every > 0) {
     absl::StrAppend(&text, "compared with a new trace ", retraces_, " times: at the second call, after train() or eval(), and every ",
-                    options_.retrace_every,
-                    " calls; what the host changes in between and changes back is not seen\n");
+                    options_.retrace_every, " calls; what the host changes in between and changes back is not seen\n");
   } else {
     absl::StrAppend(&text, "never compared with a new trace (retrace_every is 0): what forward reads of the host is not seen to change\n");
   }

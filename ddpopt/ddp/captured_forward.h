@@ -11,8 +11,9 @@
 //
 // A call of another kind (call_guards.h) is captured too, at most kMaxRecompiles times. What forward reads of the host can't be guarded, so
 // forward is traced again under fakes at the second call of a kind, at the first one after train() or eval(), and every `retrace_every`
-// calls; a trace that differs replaces the graph, with a warning that names the node; a second one that does, a recompile too many, or a
-// kind of call that can't be captured ends it: forward is called as it is from then on, with one warning. One thread at a time.
+// calls; a trace that differs replaces the graph, with a warning that names the node; a second one that does, or a recompile too many, ends
+// it: forward is called as it is from then on, with one warning. A kind of call that can't be captured runs forward as it is each time it
+// comes, while other kinds go on as graphs; kMaxEagerKinds of these, each with a warning, and one more ends it too. One thread at a time.
 
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,7 @@ struct CapturedForwardOptions {
 class CapturedForward {
  public:
   static constexpr int64_t kMaxRecompiles = 8;
+  static constexpr std::size_t kMaxEagerKinds = 8;
 
   CapturedForward(std::shared_ptr<torch::nn::Module> module, CapturedForwardOptions options);
 
@@ -68,6 +70,8 @@ class CapturedForward {
   const std::string& eager_reason() const { return eager_reason_; }
   int64_t recompiles() const { return static_cast<int64_t>(recompile_reasons_.size()); }
   int64_t retraces() const { return retraces_; }
+  // Kinds of call that can't be captured and run eagerly, beside the graphs.
+  std::size_t eager_kinds() const { return eager_kinds_.size(); }
   // What is guarded, how often it was captured again and why, what is watched; for people.
   std::string Explain() const;
 
@@ -80,10 +84,17 @@ class CapturedForward {
     int64_t calls_since_trace = 0;
     bool doubtful = false;  // to be traced again at its next call
   };
+  struct EagerKind {
+    CallGuards guards;
+    std::string why;
+    int64_t calls = 0;
+  };
   absl::Status Compile(TracedModule traced, const Call& call, Graph* graph) const;
   absl::Status Capture(const c10::IValue& arguments, const Call& call, const ValueForward& forward, Graph* graph) const;
   // Null: call forward.
   Graph* GraphFor(const c10::IValue& arguments, const ValueForward& forward);
+  // After forward has run such a call as it is.
+  void RememberEagerKind(CallGuards guards);
   bool TrainingChanged();
   void Retrace(Graph* graph, const c10::IValue& arguments, const Call& call, const ValueForward& forward);
 
@@ -100,7 +111,8 @@ class CapturedForward {
   std::vector<std::string> recompile_reasons_;
   bool eager_ = false;
   std::string eager_reason_;
-  std::string cannot_capture_;  // the call at hand
+  std::vector<EagerKind> eager_kinds_;
+  std::string cannot_capture_;  // why the call at hand, the first of its kind, can't be
 };
 
 }  // namespace ddpopt

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/Context.h"
 #include "ATen/Functions.h"
+#include "c10/core/DefaultDtype.h"
 #include "ddpopt/backends/backend.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "gmock/gmock.h"
@@ -18,11 +20,11 @@
 namespace ddpopt {
 namespace {
 
-using testing::IsOk;
-using testing::TensorEq;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::TensorEq;
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -203,6 +205,77 @@ TEST_F(CapturedForwardTest, AMemberThatACaptureHasFilled) {
   state = at::Tensor();
   const at::Tensor first = call();
   EXPECT_THAT(call(), TensorEq(first + first));
+}
+
+// One odd kind of call runs eagerly; the others go on as graphs.
+TEST_F(CapturedForwardTest, AKindOfCallThatCannotBeCaptured) {
+  net->after = [](at::Tensor y) { return y.size(0) == 3 ? y * y.sum().item<float>() : y; };
+  Make(/*retrace_every=*/0);
+  EXPECT_TRUE(Call(X()));
+  EXPECT_TRUE(Call(X(3)));
+  EXPECT_TRUE(Call(X(3)));
+  EXPECT_EQ(captured->eager_kinds(), 1u);
+  EXPECT_FALSE(captured->eager());
+  EXPECT_EQ(captured->recompiles(), 0);
+  const int before = forwards;
+  EXPECT_TRUE(Call(X()));
+  EXPECT_EQ(forwards, before);
+  EXPECT_TRUE(Call(X(4)));
+  EXPECT_EQ(captured->recompiles(), 1);
+  EXPECT_THAT(captured->Explain(),
+              AllOf(HasSubstr("runs as 2 graphs"), HasSubstr("eagerly, 2 times, for calls with"), HasSubstr("_local_scalar_dense")));
+}
+
+TEST_F(CapturedForwardTest, AtMostEightKindsOfCallThatCannotBeCaptured) {
+  net->after = [](at::Tensor y) { return y.size(0) > 2 ? y * y.sum().item<float>() : y; };
+  Make();
+  for (int64_t rows = 3; rows < 11; ++rows) EXPECT_TRUE(Call(X(rows)));
+  EXPECT_FALSE(captured->eager());
+  EXPECT_TRUE(Call(X(11)));
+  EXPECT_TRUE(captured->eager());
+  EXPECT_THAT(captured->eager_reason(), HasSubstr("8 kinds of call"));
+}
+
+// What forward may ask of an input, and what its constants are made with.
+TEST_F(CapturedForwardTest, LeavesAndResultsAreOtherCalls) {
+  at::Tensor input;
+  net->after = [&](at::Tensor y) { return input.is_leaf() ? y : y * 2; };
+  forward = [this, &input](const c10::IValue& arguments) {
+    input = std::get<0>(FromValue<std::tuple<at::Tensor>>(arguments));
+    at::Tensor result = net->forward(input);
+    input = at::Tensor();
+    return ToValue(result);
+  };
+  CapturedForwardOptions options;
+  options.backend = EagerBackend();
+  captured = std::make_unique<CapturedForward>(net, options);
+  const at::Tensor leaf = X().requires_grad_(), result = leaf * 1;
+  ASSERT_THAT(captured->CaptureFirst(ToValue(std::make_tuple(leaf)), forward), IsOk());
+  const auto run = [&](const at::Tensor& x) { return captured->Run(ToValue(std::make_tuple(x)), forward).toTensor(); };
+  const at::Tensor y = run(leaf);
+  EXPECT_THAT(run(result), TensorEq(y * 2));
+  EXPECT_EQ(captured->recompiles(), 1);
+  EXPECT_THAT(captured->Explain(), HasSubstr("because input 0 was captured as a leaf, and is the result of an operator"));
+}
+
+TEST_F(CapturedForwardTest, AnotherDefaultDtypeIsAnotherCall) {
+  net->after = [](at::Tensor y) { return y * at::full({8}, 0.1).add(at::ones({8})); };
+  Make();
+  EXPECT_TRUE(Call(X()));
+  const auto before = c10::get_default_dtype();
+  c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  EXPECT_TRUE(Call(X()));
+  const at::Tensor y = captured->Run(ToValue(std::make_tuple(X())), forward).toTensor();
+  c10::set_default_dtype(before);
+  EXPECT_EQ(y.scalar_type(), at::kDouble);
+  EXPECT_EQ(captured->recompiles(), 1);
+  EXPECT_THAT(captured->Explain(), HasSubstr("default dtype Float"));
+  at::globalContext().setUserEnabledMkldnn(false);
+  EXPECT_TRUE(Call(X()));
+  at::globalContext().setUserEnabledMkldnn(true);
+  EXPECT_EQ(captured->recompiles(), 2);
+  EXPECT_TRUE(Call(X()));
+  EXPECT_EQ(captured->recompiles(), 2);
 }
 
 TEST_F(CapturedForwardTest, InputsThatShareMemoryAreAnotherCall) {

@@ -481,7 +481,19 @@ TEST(TraceForwardTest, RefusesChangesOfTheModule) {
     auto traced = TraceForward(net, FakeTensorMode::Create(), torch::ones({3}));
     ASSERT_FALSE(traced.ok()) << text;
     EXPECT_THAT(std::string(traced.status().message()), HasSubstr(text));
+    // What can be put back is as it was.
+    EXPECT_EQ(net->state.unsafeGetTensorImpl(), net->named_buffers()["state"].unsafeGetTensorImpl());
+    EXPECT_TRUE(net->unused.requires_grad());
+    (net->weight * 2 + net->unused + net->state.sum()).sum().backward();
+    EXPECT_THAT(net->weight.grad(), TensorEq(torch::full({3}, 2.0f)));
   };
+  // The data of a buffer are a fake's while forward runs.
+  refused(
+      [](StatefulImpl& net, at::Tensor x) {
+        net.state.set_data(x * 2);
+        return x * net.state;
+      },
+      "");
   refused(
       [](StatefulImpl& net, at::Tensor x) {
         net.named_buffers()["state"].set_data(torch::ones({3}));
@@ -490,7 +502,7 @@ TEST(TraceForwardTest, RefusesChangesOfTheModule) {
       "buffer \"state\"");
   refused(
       [](StatefulImpl& net, at::Tensor x) {
-        net.weight.register_hook([](at::Tensor grad) { return grad; });
+        net.weight.register_hook([](at::Tensor grad) { return grad * 100; });
         return x * net.weight;
       },
       "hook on parameter \"weight\"");
@@ -500,6 +512,12 @@ TEST(TraceForwardTest, RefusesChangesOfTheModule) {
         return x * net.weight;
       },
       "requires_grad of parameter \"unused\"");
+  refused(
+      [](StatefulImpl& net, at::Tensor x) {
+        net.register_buffer("late", x * 2);
+        return x * net.weight;
+      },
+      "do that before training");
   refused(
       [](StatefulImpl& net, at::Tensor x) {
         std::thread([&] { net.state.add_(1); }).join();

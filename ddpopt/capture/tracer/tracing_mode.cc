@@ -12,6 +12,7 @@
 #include "ddpopt/capture/tracer/values.h"
 #include "fx_graph/constants.h"
 #include "fx_graph/passes/identical.h"
+#include "interpreter/tracing.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/graph_task.h"
 #include "torch/csrc/autograd/variable.h"
@@ -40,13 +41,8 @@ void WriteOut(const c10::Argument& argument, IValue* value) {
 // Whether the operator gives its first argument's values as they are, in memory of its own or not.
 bool KeepsValues(const c10::OperatorHandle& op) {
   const std::string& name = op.schema().name();
-  return name == "aten::clone" || name == "aten::contiguous" || name == "aten::detach" || name == "aten::alias" || name == "aten::lift_fresh_copy";
-}
-
-// "add" of aten::add.Tensor: what PyTorch's own tracers name the node.
-absl::string_view PacketName(const c10::OperatorHandle& op) {
-  const absl::string_view name = op.operator_name().name;
-  return name.substr(name.rfind(':') + 1);
+  return name == "aten::clone" || name == "aten::contiguous" || name == "aten::detach" || name == "aten::alias" ||
+         name == "aten::lift_fresh_copy";
 }
 
 c10::OperatorHandle Find(const char* name, const char* overload) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
@@ -139,10 +135,10 @@ void TracingMode::SyncAutocast() {
       ExitAutocast();
     }
     if (state == now) continue;
-    fx::Node* handle = OpaqueCall("torch.amp.autocast_mode._enter_autocast",
-                                  {IValue(c10::DeviceTypeName(device, /*lower_case=*/true)), fx::DtypeConstant(now.dtype),
-                                   IValue(now.enabled), Argument()},
-                                  "_enter_autocast");
+    fx::Node* handle = OpaqueCall(
+        "torch.amp.autocast_mode._enter_autocast",
+        {IValue(c10::DeviceTypeName(device, /*lower_case=*/true)), fx::DtypeConstant(now.dtype), IValue(now.enabled), Argument()},
+        "_enter_autocast");
     autocast_regions_.push_back({device, handle, nesting, state.enabled, state.dtype});
     state = now;
   }
@@ -205,14 +201,17 @@ bool TracingMode::Untouched(const fx::Node* node) const {
 
 bool TracingMode::SameExpression(const fx::Node* a, const fx::Node* b, int depth) const {
   const auto source = [&](const fx::Node* node) {
-    while (node->is_operator() && KeepsValues(node->operator_handle()) && Untouched(node) && node->args()[0].is_node()) node = node->args()[0].node();
+    while (node->is_operator() && KeepsValues(node->operator_handle()) && Untouched(node) && node->args()[0].is_node())
+      node = node->args()[0].node();
     return node;
   };
   a = source(a);
   b = source(b);
   if (a == b) return Untouched(a);
   if (depth == 0 || !a->is_operator() || !b->is_operator() || !(a->operator_handle() == b->operator_handle())) return false;
-  if (!Untouched(a) || !Untouched(b) || a->operator_handle().hasTag(at::Tag::nondeterministic_seeded) || a->operator_handle().schema().is_mutable()) return false;
+  if (!Untouched(a) || !Untouched(b) || a->operator_handle().hasTag(at::Tag::nondeterministic_seeded) ||
+      a->operator_handle().schema().is_mutable())
+    return false;
   const auto same = [&](const auto& self, const Argument& left, const Argument& right) -> bool {
     if (left.is_node() || right.is_node()) return left.is_node() && right.is_node() && SameExpression(left.node(), right.node(), depth - 1);
     if (left.kind() != right.kind()) return false;
@@ -225,7 +224,9 @@ bool TracingMode::SameExpression(const fx::Node* a, const fx::Node* b, int depth
     if (!same(same, a->args()[i], b->args()[i])) return false;
   }
   for (std::size_t i = 0; i < a->kwargs().size(); ++i) {
-    if (absl::string_view(a->kwargs()[i].first) != absl::string_view(b->kwargs()[i].first) || !same(same, a->kwargs()[i].second, b->kwargs()[i].second)) return false;
+    if (absl::string_view(a->kwargs()[i].first) != absl::string_view(b->kwargs()[i].first) ||
+        !same(same, a->kwargs()[i].second, b->kwargs()[i].second))
+      return false;
   }
   return true;
 }
@@ -238,8 +239,9 @@ at::Tensor TracingMode::RealOf(const fx::Node* node) const {
   return attr != nullptr && attr->value.isTensor() ? attr->value.toTensor() : at::Tensor();
 }
 
-// MultiheadAttention asks whether query, key and value are the same, to choose its projections. The same tensor is, and so is what the same operators make
-// of the same values. That two others are not is taken for granted, and asserted when the graph runs - unless they are equal right now.
+// MultiheadAttention asks whether query, key and value are the same, to choose its projections. The same tensor is, and so is what the same
+// operators make of the same values. That two others are not is taken for granted, and asserted when the graph runs - unless they are equal
+// right now.
 void TracingMode::AnswerEqual(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   const at::Tensor given_a = (*stack)[stack->size() - 2].toTensor(), given_b = (*stack)[stack->size() - 1].toTensor();
@@ -250,7 +252,8 @@ void TracingMode::AnswerEqual(const c10::OperatorHandle& op, torch::jit::Stack* 
   const bool same = a.is_same(b) || (a.sizes() == b.sizes() && SameExpression(node_a, node_b, /*depth=*/32));
   if (!same && a.sizes() == b.sizes()) {
     const at::Tensor real_a = RealOf(node_a), real_b = RealOf(node_b);
-    const bool look = real_a.defined() && real_b.defined() && !IsFake(real_a) && !IsFake(real_b) && real_a.device() == real_b.device() && !real_a.is_meta();
+    const bool look = real_a.defined() && real_b.defined() && !IsFake(real_a) && !IsFake(real_b) && real_a.device() == real_b.device() &&
+                      !real_a.is_meta();
     const auto equal_now = [&] {
       const DisableModesGuard above(Level::kPreAutograd), below(Level::kPostAutograd);
       return at::equal(real_a, real_b);
@@ -340,8 +343,8 @@ void TracingMode::RefuseWriteToConstants(const fx::Node& node, const std::string
     if (!input->has_meta() || !input->meta().val.isTensor()) return;
     const auto found = constant_storages_.find(StorageOf(input->meta().val.toTensor()));
     TORCH_CHECK(found == constant_storages_.end(), "tracing ", op, ": forward writes to a tensor of shape ",
-                input->meta().val.toTensor().sizes(),
-                " (", found->second, ") that is made outside of it and is no parameter or buffer of the module; register it as a buffer");
+                input->meta().val.toTensor().sizes(), " (", found->second,
+                ") that is made outside of it and is no parameter or buffer of the module; register it as a buffer");
   });
 }
 
@@ -476,8 +479,7 @@ Argument TracingMode::TensorNode(const at::Tensor& tensor, const std::string& op
       if (known.requires_grad == fake.requires_grad()) {
         const std::string function = CustomFunctionOf(fake);
         TORCH_CHECK(function.empty(), "tracing ", op, ": a view of %", std::string(known.node->name()),
-                    " is an output of the custom autograd::Function ",
-                    function, ", whose backward the graph can't express");
+                    " is an output of the custom autograd::Function ", function, ", whose backward the graph can't express");
         Remember(known.node, fake);
         return known.node;
       }
@@ -562,8 +564,7 @@ at::Tensor TracingMode::AttrFake(const std::string& path, const at::Tensor& real
   if (known_.contains(fake.unsafeGetTensorImpl())) return fake;
   if (attr.kind == fx::GraphModule::AttrKind::kConstant) constant_storages_.emplace(StorageOf(fake), path);
   TORCH_CHECK(attr.kind != fx::GraphModule::AttrKind::kParameter || fake.requires_grad() == real.requires_grad(),
-              "forward changes requires_grad of \"",
-              path, "\"");
+              "forward changes requires_grad of \"", path, "\"");
   fx::Node* node = module_->graph().GetAttr(path);
   node->meta().is_parameter = attr.kind == fx::GraphModule::AttrKind::kParameter;
   node->meta().is_buffer = attr.kind == fx::GraphModule::AttrKind::kBuffer;
@@ -658,9 +659,7 @@ std::vector<std::string> TracingMode::Release() {
   const auto copy = [&](const at::Tensor& fake) -> IValue {
     at::Tensor& twin = copies[fake.unsafeGetTensorImpl()];
     if (!twin.defined()) {
-      const c10::VariableVersion version =
-          fake.is_inference() ? c10::VariableVersion(c10::VariableVersion::DISABLED) : c10::VariableVersion(0);
-      twin = at::Tensor(fake.unsafeGetTensorImpl()->shallow_copy_and_detach(version, /*allow_tensor_metadata_change=*/true));
+      twin = WithoutHistory(fake);
       if (fake.requires_grad() && !fake.is_inference()) twin.set_requires_grad(true);
     }
     return twin;
@@ -672,8 +671,8 @@ std::vector<std::string> TracingMode::Release() {
   for (const auto& [impl, known] : known_) {
     // The fakes of inputs and attributes are the mode's to keep, but not what was written to them.
     const auto* address = impl;
-    const bool kept = std::any_of(kept_fakes_.begin(), kept_fakes_.end(),
-                                  [&](const at::Tensor& fake) { return fake.unsafeGetTensorImpl() == address; });
+    const bool kept =
+        std::any_of(kept_fakes_.begin(), kept_fakes_.end(), [&](const at::Tensor& fake) { return fake.unsafeGetTensorImpl() == address; });
     if (kept) continue;
     made.emplace_back(known.node->name(), known.fake.getIntrusivePtr());
   }
