@@ -23,9 +23,7 @@
 #include "ATen/ops/randn.h"
 #include "ATen/ops/relu.h"
 #include "ATen/ops/view.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "benchmarks/measure.h"
 #include "ddpopt/backends/backend.h"
@@ -213,21 +211,8 @@ double CallNs(const std::function<at::Tensor()>& run, int calls) {
 }
 
 int Main(int argc, char** argv) {
-  bool json = false;
-  int repeat = 15;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    if (flag == "--help") {
-      std::cout << kHelp;
-      return 0;
-    }
-    if (flag == "--json") {
-      json = true;
-    } else if (!absl::ConsumePrefix(&flag, "--repeat=") || !absl::SimpleAtoi(flag, &repeat) || repeat < 1) {
-      std::cerr << "unknown argument " << argv[i] << "\n\n" << kHelp;
-      return 2;
-    }
-  }
+  benchmarks::RunOptions options{.repeat = 15};
+  if (const auto status = benchmarks::ParseRunOptions(argc, argv, kHelp, &options)) return *status;
 
   // Fast bins keep what one way frees, and whoever next asks for a larger block tidies them all up, at its own cost.
   mallopt(M_MXFAST, 0);
@@ -236,8 +221,8 @@ int Main(int argc, char** argv) {
   std::vector<Case> cases = MakeCases();
   std::vector<double> adds;
   constexpr int kCalls = 10;
-  for (int i = -1; i < repeat; ++i) {  // the first is not counted
-    benchmarks::ShowProgress(absl::StrCat("repeat ", i + 1, " of ", repeat));
+  for (int i = -1; i < options.repeat; ++i) {  // the first is not counted
+    benchmarks::ShowProgress(absl::StrCat("repeat ", i + 1, " of ", options.repeat));
     {
       const c10::NoGradGuard no_grad;
       const double add = benchmarks::RealAddNs();
@@ -264,7 +249,7 @@ int Main(int argc, char** argv) {
   const auto extremes = [](const std::vector<double>& values) {
     return std::make_pair(*std::min_element(values.begin(), values.end()), *std::max_element(values.begin(), values.end()));
   };
-  if (json) {
+  if (options.json) {
     nlohmann::ordered_json result;
     result["real_add_ns"] = add;
     result["results"] = nlohmann::ordered_json::array();

@@ -16,9 +16,7 @@
 #include "ATen/core/stack.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "benchmarks/measure.h"
 #include "fake_tensor/fake_tensor_mode.h"
@@ -165,21 +163,8 @@ class Gpt2Large {
 };
 
 int Main(int argc, char** argv) {
-  bool json = false;
-  int repeat = 9;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    if (flag == "--help") {
-      std::cout << kHelp;
-      return 0;
-    }
-    if (flag == "--json") {
-      json = true;
-    } else if (!absl::ConsumePrefix(&flag, "--repeat=") || !absl::SimpleAtoi(flag, &repeat) || repeat < 1) {
-      std::cerr << "unknown argument " << argv[i] << "\n\n" << kHelp;
-      return 2;
-    }
-  }
+  benchmarks::RunOptions options{.repeat = 9};
+  if (const auto status = benchmarks::ParseRunOptions(argc, argv, kHelp, &options)) return *status;
 
   struct Figure {
     const char* name;
@@ -224,8 +209,8 @@ int Main(int argc, char** argv) {
                      })});
   for (Figure& figure : figures) figure.take();
   // Alternating, so that a busy machine disturbs all figures alike.
-  for (int i = 0; i < repeat; ++i) {
-    ShowProgress(absl::StrCat("repeat ", i + 1, " of ", repeat));
+  for (int i = 0; i < options.repeat; ++i) {
+    ShowProgress(absl::StrCat("repeat ", i + 1, " of ", options.repeat));
     for (Figure& figure : figures) figure.values.push_back(figure.take());
   }
 
@@ -240,7 +225,7 @@ int Main(int argc, char** argv) {
     Gpt2Large model(mode);
     first_step = model.StepMs();
     model.StepMs();
-    for (int i = 0; i < repeat; ++i) step.values.push_back(model.StepMs());
+    for (int i = 0; i < options.repeat; ++i) step.values.push_back(model.StepMs());
     step_ops = model.StepOps();
     added_rss = (StatusKb("VmHWM") - rss_before) * 1024 / 1e6;
   }
@@ -249,7 +234,7 @@ int Main(int argc, char** argv) {
 
   const auto lowest = [](const Figure& figure) { return *std::min_element(figure.values.begin(), figure.values.end()); };
   const auto highest = [](const Figure& figure) { return *std::max_element(figure.values.begin(), figure.values.end()); };
-  if (json) {
+  if (options.json) {
     nlohmann::ordered_json result;
     for (const Figure& figure : figures) result[figure.name] = Median(figure.values);
     result["gpt2_large_step_ops"] = step_ops;

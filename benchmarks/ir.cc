@@ -20,7 +20,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/logging.h"
 #include "benchmarks/measure.h"
@@ -213,25 +212,12 @@ void Measure(Measured& measured) {
 }
 
 int Main(int argc, char** argv) {
-  bool json = false;
-  int repeat = 5;
+  benchmarks::RunOptions options{.repeat = 5};
   std::vector<Measured> measured;
   std::string sizes = "1000,100000,1000000";
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    if (flag == "--help") {
-      std::cout << kHelp;
-      return 0;
-    }
-    if (flag == "--json") {
-      json = true;
-    } else if (absl::ConsumePrefix(&flag, "--nodes=")) {
-      sizes = std::string(flag);
-    } else if (!absl::ConsumePrefix(&flag, "--repeat=") || !absl::SimpleAtoi(flag, &repeat) || repeat < 1) {
-      std::cerr << "unknown argument " << argv[i] << "\n\n" << kHelp;
-      return 2;
-    }
-  }
+  Flags flags;
+  flags.Text("nodes", &sizes, "numbers of nodes, such as 1000,100000");
+  if (const auto status = benchmarks::ParseRunOptions(argc, argv, kHelp, &options, std::move(flags))) return *status;
   for (const absl::string_view size : absl::StrSplit(sizes, ',')) {
     measured.emplace_back();
     if (!absl::SimpleAtoi(size, &measured.back().nodes) || measured.back().nodes < 1000) {
@@ -249,9 +235,9 @@ int Main(int argc, char** argv) {
   std::vector<double> walks;
   RealAddNs();
   // Interleaved, so that a busy machine disturbs all figures alike.
-  for (int i = 0; i < repeat; ++i) {
+  for (int i = 0; i < options.repeat; ++i) {
     for (Measured& size : measured) {
-      benchmarks::ShowProgress(absl::StrCat("repeat ", i + 1, " of ", repeat, ", ", size.nodes, " nodes"));
+      benchmarks::ShowProgress(absl::StrCat("repeat ", i + 1, " of ", options.repeat, ", ", size.nodes, " nodes"));
       adds.push_back(RealAddNs());
       walks.push_back(ListWalkNs());
       Measure(size);
@@ -261,7 +247,7 @@ int Main(int argc, char** argv) {
 
   const double add = Median(adds);
   const double walk = Median(walks);
-  if (json) {
+  if (options.json) {
     nlohmann::ordered_json result;
     result["results"] = nlohmann::ordered_json::array();
     for (const Measured& size : measured) {

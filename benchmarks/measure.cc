@@ -10,6 +10,8 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/stack.h"
 #include "ATen/ops/ones.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace ddpopt::benchmarks {
 
@@ -44,6 +46,20 @@ double RealAddNs() {
     add.callBoxed(stack);
   }
   return NsSince(start) / kCalls;
+}
+
+absl::optional<int> ParseRunOptions(int argc, char** argv, const char* help, RunOptions* options, Flags flags) {
+  for (int i = 1; i < argc; ++i) {
+    if (absl::string_view(argv[i]) != "--help") continue;
+    std::cout << help;
+    return 0;
+  }
+  flags.Switch("json", &options->json);
+  flags.Integer("repeat", &options->repeat, 1, 1000000, "a whole number above 0");
+  const absl::Status status = flags.Parse({argv + 1, argv + argc});
+  if (status.ok()) return absl::nullopt;
+  std::cerr << status.message() << "\n\n" << help;
+  return 2;
 }
 
 void ShowProgress(const std::string& text) {

@@ -1,16 +1,19 @@
 #ifndef DDPOPT_BENCHMARKS_MEASURE_H_
 #define DDPOPT_BENCHMARKS_MEASURE_H_
 
-// What the benchmarks share: the clock, medians, and the scale of a run.
+// What the benchmarks share: flags, the clock, medians, and the scale of a run.
 //
 //   const double start = NowNs();
 //   Work();
 //   figures.push_back(NsSince(start));
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "ATen/core/dispatch/Dispatcher.h"
+#include "absl/types/optional.h"
+#include "base/flags.h"
 
 namespace ddpopt::benchmarks {
 
@@ -31,6 +34,15 @@ c10::OperatorHandle Operator(const char* name, const char* overload);
 
 // The scale: nanoseconds of a boxed dispatcher add of 8 floats, grad mode as it is.
 double RealAddNs();
+
+// Flags that every benchmark has.
+struct RunOptions {
+  bool json = false;   // --json
+  int64_t repeat = 1;  // --repeat=N: how often each figure is taken
+};
+// Parses them and those of `flags`. The exit status if main is to end: after --help, which shows `help`, or after an argument that isn't
+// allowed.
+absl::optional<int> ParseRunOptions(int argc, char** argv, const char* help, RunOptions* options, Flags flags = {});
 
 // Tells on standard error how far a program is, if that is a terminal; an empty text clears the line.
 void ShowProgress(const std::string& text);

@@ -49,6 +49,13 @@ void ExportedJson::IntInput(const std::string& name, const json& expr) {
   InputSpec(Symbol(name), {{"user_input", {{"arg", Symbol(name)}}}});
 }
 
+void ExportedJson::NumberInput(const std::string& name, const std::string& kind, const std::string& symbol) {
+  json& values = kind == "as_sym_float" ? sym_floats_ : sym_bools_;
+  const json hint = kind == "as_sym_float" ? json{{"as_float", 0.5}} : json{{"as_bool", true}};
+  values[name] = {{"as_expr", {{"expr_str", symbol}, {"hint", hint}}}};
+  InputSpec(Symbol(name, kind), {{"user_input", {{"arg", Symbol(name, kind)}}}});
+}
+
 void ExportedJson::ConstantInput(const std::string& name, const json& value) {
   InputSpec({{"as_none", true}}, {{"constant_input", {{"name", name}, {"value", value}}}});
 }
@@ -95,10 +102,10 @@ json ExportedJson::Graph() const {
           {"nodes", nodes_},
           {"tensor_values", tensors_},
           {"sym_int_values", sym_ints_},
-          {"sym_bool_values", json::object()},
+          {"sym_bool_values", sym_bools_},
           {"is_single_tensor_return", false},
           {"custom_obj_values", json::object()},
-          {"sym_float_values", json::object()}};
+          {"sym_float_values", sym_floats_}};
 }
 
 json ExportedJson::AsGraph(const std::string& name) const { return {{"as_graph", {{"name", name}, {"graph", Graph()}}}}; }

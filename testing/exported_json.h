@@ -43,6 +43,8 @@ class ExportedJson {
   // User inputs, in order.
   void Input(const std::string& name, const std::vector<nlohmann::json>& sizes, int dtype = 7);
   void IntInput(const std::string& name, const nlohmann::json& expr);
+  // A float or bool that isn't fixed: `kind` "as_sym_float" or "as_sym_bool"; `symbol` in SymPy's srepr.
+  void NumberInput(const std::string& name, const std::string& kind, const std::string& symbol);
   void ConstantInput(const std::string& name, const nlohmann::json& value);
   // "parameter", "buffer" or "tensor_constant", under the input's name in the graph.
   void Attribute(const std::string& kind, const std::string& input, const std::string& path, const nlohmann::json& meta, bool persistent = true);
@@ -72,6 +74,7 @@ class ExportedJson {
 
   nlohmann::json inputs_ = nlohmann::json::array(), input_specs_ = nlohmann::json::array(), nodes_ = nlohmann::json::array(), outputs_ = nlohmann::json::array(),
                  output_specs_ = nlohmann::json::array(), tensors_ = nlohmann::json::object(), sym_ints_ = nlohmann::json::object(),
+                 sym_floats_ = nlohmann::json::object(), sym_bools_ = nlohmann::json::object(),
                  ranges_ = nlohmann::json::object(), guards_ = nlohmann::json::array(), calls_ = nlohmann::json::array();
 };
 

@@ -5,9 +5,9 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/sum.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "ddpopt/optimizer/fake_interpreter.h"
 #include "fake_tensor/fake_tensor_mode.h"
 #include "interpreter/interpreter.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -38,33 +38,22 @@ class Recorder : public Mode {
   const FakeRunOptions* const options_;
 };
 
-class FakeInterpreter : public Interpreter {
+class Reporter : public FakeInterpreter {
  public:
-  FakeInterpreter(const fx::GraphModule& module, FakeTensorMode* mode, const FakeRunOptions* options)
-      : Interpreter(module), mode_(mode), options_(options) {}
+  Reporter(const fx::GraphModule& module, FakeTensorMode* mode, const FakeRunOptions* options)
+      : FakeInterpreter(module, mode), options_(options) {}
 
  protected:
   IValue RunNode(const fx::Node& node) override {
-    IValue value = Interpreter::RunNode(node);
+    IValue value = FakeInterpreter::RunNode(node);
     if (options_->on_value && !value.isCapsule()) options_->on_value(node, value);
     return value;
   }
-  IValue RunGetAttr(const fx::Node& node) override {
-    IValue value = Interpreter::RunGetAttr(node);
-    return value.isCapsule() ? value : mode_->FromReal(value);
-  }
-  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
-    return FakeInterpreter(*submodule.graph_module, mode_, options_).Run(std::move(args));
-  }
-  IValue RunCond(const IValue& /*predicate*/, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
-                 Values operands) override {
-    IValue value = RunSubgraph(on_true, operands);
-    RunSubgraph(on_false, std::move(operands));
-    return value;
+  std::unique_ptr<FakeInterpreter> Nested(const fx::GraphModule& module) const override {
+    return std::make_unique<Reporter>(module, mode(), options_);
   }
 
  private:
-  FakeTensorMode* const mode_;
   const FakeRunOptions* const options_;
 };
 
@@ -85,7 +74,7 @@ absl::Status RunOnFakes(const ExportedProgram& program, const FakeRunOptions& op
     const ModeGuard recorder(std::make_shared<Recorder>(run, &options));
     at::AutoGradMode grad(true);
     for (IValue& input : inputs) input = mode->FromReal(input);
-    IValue result = FakeInterpreter(*program.module(), mode.get(), &options).Run(std::move(inputs));
+    IValue result = Reporter(*program.module(), mode.get(), &options).Run(std::move(inputs));
     run->outputs = result.isTuple() ? result.toTupleRef().elements().vec() : std::vector<IValue>{result};
     if (!options.backward) return;
     std::vector<at::Tensor> leaves;

@@ -71,7 +71,10 @@ std::string ConstantText(const IValue& value) {
 
 std::string InputForm(const ProgramInput& input) {
   if (input.kind == ProgramInput::Kind::kConstant) return absl::StrCat("always ", ConstantText(input.constant));
-  if (input.kind == ProgramInput::Kind::kSymbolic) return absl::StrCat("int ", input.sizes[0].ToString());
+  if (input.kind == ProgramInput::Kind::kSymbolic) {
+    if (input.sizes.empty()) return input.dtype == at::kDouble ? "float" : "bool";
+    return absl::StrCat("int ", input.sizes[0].ToString());
+  }
   std::vector<std::string> sizes;
   for (const pt2::SymExpr& size : input.sizes) sizes.push_back(size.ToString());
   return absl::StrCat(absl::StripPrefix(fx::DtypeName(input.dtype), "torch."), "[", absl::StrJoin(sizes, ", "), "]");

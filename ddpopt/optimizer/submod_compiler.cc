@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/DimVector.h"
+#include "ddpopt/optimizer/fake_interpreter.h"
 #include "ddpopt/optimizer/generator_guard.h"
 #include "ddpopt/optimizer/piece_contract.h"
 #include "interpreter/mode_stack.h"
@@ -34,40 +35,6 @@ absl::Status MakeAttrsFake(fx::GraphModule& module, FakeTensorMode& mode) {
   }
   return absl::OkStatus();
 }
-
-// Runs graphs on fakes, whose values can't choose a branch.
-class FakeRunner : public Interpreter {
- public:
-  using Interpreter::Interpreter;
-
- protected:
-  IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
-    const absl::StatusOr<fx::GraphModule::Submodule> submodule = module().GetSubmodule(node.path());
-    if (!submodule.ok() || !arguments.kwargs().empty()) return Interpreter::RunCallModule(node, arguments);
-    return RunSubgraph(*submodule, std::move(arguments.args()));
-  }
-  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
-    TORCH_CHECK(submodule.graph_module != nullptr, "a compiled submodule has no graph to run on fake tensors");
-    return FakeRunner(*submodule.graph_module).Run(std::move(args));
-  }
-  IValue RunCond(const IValue& predicate, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
-                 Values operands) override {
-    if (!predicate.isTensor() || !IsFake(predicate.toTensor())) return Interpreter::RunCond(predicate, on_true, on_false, std::move(operands));
-    const IValue result = RunSubgraph(on_true, operands);
-    const std::vector<IValue> expected = OutputList(result);
-    const std::vector<IValue> other = OutputList(RunSubgraph(on_false, std::move(operands)));
-    TORCH_CHECK(expected.size() == other.size(), "cond: one branch returns ", expected.size(), " values, the other ", other.size());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      TORCH_CHECK(expected[i].isTensor() == other[i].isTensor(), "cond: output ", i, " is a tensor in one branch alone");
-      if (!expected[i].isTensor()) continue;
-      const at::Tensor &a = expected[i].toTensor(), &b = other[i].toTensor();
-      TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides(), "cond: output ", i, " is ",
-                  a.scalar_type(), a.sizes(), " with strides ", a.strides(), " in one branch and ", b.scalar_type(), b.sizes(), " with strides ",
-                  b.strides(), " in the other");
-    }
-    return result;
-  }
-};
 
 // What of a tensor may not change while the backend compiles.
 struct TensorState {
@@ -304,7 +271,7 @@ absl::StatusOr<IValue> SubmodCompiler::CompilePiece(const std::shared_ptr<fx::Gr
   {
     std::optional<ModeGuard> push;
     if (options_.push_fake_mode) push.emplace(mode_);
-    outputs = FakeRunner(*fake).Run(args);
+    outputs = FakeInterpreter(*fake).Run(args);
   }
   if (compiled == nullptr) {
     compiled_[name] = std::make_shared<const EagerPiece>(piece, OutputList(outputs).size());

@@ -95,6 +95,14 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
         }
         break;
       case ProgramInput::Kind::kSymbolic:
+        if (input.dtype == at::kDouble) {
+          if (!value.isDouble()) return absl::InvalidArgumentError(absl::StrCat(name, " must be a float, not ", ValueText(value)));
+          break;
+        }
+        if (input.dtype == at::kBool) {
+          if (!value.isBool()) return absl::InvalidArgumentError(absl::StrCat(name, " must be a bool, not ", ValueText(value)));
+          break;
+        }
         if (!value.isInt()) return absl::InvalidArgumentError(absl::StrCat(name, " must be an int, not ", ValueText(value)));
         observed.push_back({&input.sizes[0], value.toInt(), name});
         break;

@@ -49,8 +49,9 @@ struct ProgramInput {
   enum class Kind { kTensor, kSymbolic, kConstant };
   std::string name;
   Kind kind = Kind::kTensor;
-  // Of a tensor: one expression a dimension. Of a symbolic number: its expression alone.
+  // Of a tensor: one expression a dimension. Of a symbolic int: its expression alone.
   std::vector<pt2::SymExpr> sizes;
+  // Of a tensor. Of a symbolic number: Long, Double or Bool, for int, float and bool.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::IValue constant;  // what an input of kind kConstant must be
 };

@@ -332,13 +332,18 @@ class ProgramReader {
       program_->inputs_.push_back(std::move(input));
       return absl::OkStatus();
     }
-    if (kind == "as_sym_int" && content.is_object() && content.Has("as_name")) {
+    const bool number = kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool";
+    if (number && content.is_object() && content.Has("as_name")) {
       input.kind = ProgramInput::Kind::kSymbolic;
+      input.dtype = kind == "as_sym_int" ? at::kLong : kind == "as_sym_float" ? at::kDouble : at::kBool;
       DDPOPT_ASSIGN_OR_RETURN(input.name, content.String("as_name"));
       const absl::StatusOr<JsonView> value = reader->SymValue(input.name);
       if (!value.ok()) return arg.Error(value.status().message());
-      DDPOPT_ASSIGN_OR_RETURN(SymExpr expr, ReadSymInt(*value));
-      input.sizes.push_back(std::move(expr));
+      // No size depends on the others.
+      if (input.dtype == at::kLong) {
+        DDPOPT_ASSIGN_OR_RETURN(SymExpr expr, ReadSymInt(*value));
+        input.sizes.push_back(std::move(expr));
+      }
       DDPOPT_RETURN_IF_ERROR(reader->AddPlaceholder(input.name));
       program_->inputs_.push_back(std::move(input));
       return absl::OkStatus();

@@ -194,6 +194,25 @@ TEST(SignatureKindsTest, InputsOfEveryKind) {
   EXPECT_THAT(Refused(*parsed, {x.to_sparse(), 3, "mean", IValue(), 0.5}), HasSubstr("must be a dense tensor"));
 }
 
+TEST(SignatureKindsTest, FloatsAndBoolsThatAreNotFixed) {
+  ExportedJson program;
+  program.Input("x", {2});
+  program.NumberInput("scale", "as_sym_float", "Symbol('zf0')");
+  program.NumberInput("flag", "as_sym_bool", "Symbol('zb0')");
+  program.Call("torch.ops.aten.mul.Tensor", {{"self", Tensor("x")}, {"other", Symbol("scale", "as_sym_float")}}, {Tensor("y")});
+  program.Output(Tensor("y"));
+  program.Output(Symbol("flag", "as_sym_bool"));
+  const auto parsed = Parse(program);
+  const at::Tensor x = Ramp({2});
+  for (const double scale : {0.25, 3.0}) {
+    const std::vector<IValue> outputs = parsed->RunFlat({x, scale, scale > 1});
+    EXPECT_THAT(outputs[0].toTensor(), TensorEq(x * scale));
+    EXPECT_EQ(outputs[1].toBool(), scale > 1);
+  }
+  EXPECT_THAT(Refused(*parsed, {x, 2, true}), HasSubstr("input \"scale\" must be a float, not 2"));
+  EXPECT_THAT(Refused(*parsed, {x, 0.5, 1}), HasSubstr("input \"flag\" must be a bool, not 1"));
+}
+
 TEST(SignatureKindsTest, WhatIsNotSupportedIsNamed) {
   const auto refused = [](auto&& change) {
     ExportedJson program;
