@@ -110,6 +110,28 @@ TEST(Forward, ThatThrowsIsNotCounted) {
   EXPECT_EQ(ddp->core().num_prepared_forwards(), 2);
 }
 
+TEST(Forward, IsCountedOnceHoweverOftenItIsTraced) {
+  DdpOptions options = OneBucketEach();
+  options.retrace_every = 1;
+  auto ddp = Wrap(std::make_shared<ChainImpl>(), options);
+  int64_t forwards = 0;
+  // On each rank other kinds of calls, so that ranks capture at different times.
+  for (const int64_t rows : {3, 3, 1, 2, 3}) {
+    for (const std::string order : {"abc", "cab"}) {
+      ddp->forward(at::ones({rows + Rank(), 4}), order).sum().backward();
+      EXPECT_EQ(ddp->core().num_prepared_forwards(), ++forwards);
+    }
+  }
+  EXPECT_GT(ddp->core().num_recompiles(), 2);
+  // More kinds than are captured: eager from then on.
+  for (int64_t rows = 10; !ddp->core().runs_eagerly() && rows < 40; ++rows) {
+    ddp->forward(at::ones({rows, 4}), std::string("abc")).sum().backward();
+    EXPECT_EQ(ddp->core().num_prepared_forwards(), ++forwards);
+  }
+  EXPECT_TRUE(ddp->core().runs_eagerly());
+  EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+}
+
 // A mean over all ranks, as a synchronised batch norm takes it.
 struct GlobalMeanImpl : torch::nn::Module {
   GlobalMeanImpl() { weight = register_parameter("weight", at::ones({4})); }
@@ -153,6 +175,43 @@ TEST(Backward, WithinAnotherIsRefused) {
   Nested::inner = [&] { other.backward(); };
   EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("while that of forward number 2 was running"));
   EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch(), std::string("abc")); }), HasSubstr("has not ended, or failed"));
+}
+
+TEST(Backward, OfTwoLossesInOneCall) {
+  auto net = std::make_shared<ChainImpl>();
+  auto ddp = Wrap(net, OneBucketEach());
+  const std::vector<at::Tensor> expected = MeanGradients(net, "abc");
+  for (int step = 0; step < 2; ++step) {
+    net->zero_grad();
+    const at::Tensor first = ddp->forward(Batch(), std::string("abc")).sum();
+    const at::Tensor second = ddp->forward(Batch(), std::string("abc")).sum();
+    torch::autograd::backward({first, second}, {at::ones({}), at::full({}, 2.0)});
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i] * 3)) << i;
+  }
+}
+
+// Its loss does not come from what it returns.
+struct KeepsItsLossImpl : ChainImpl {
+  at::Tensor forward(const at::Tensor& x) {
+    kept = ChainImpl::forward(x, "abc").sum();
+    return kept * 0;
+  }
+  at::Tensor kept;
+};
+
+TEST(Backward, OfALossThatAnEagerForwardKeeps) {
+  auto net = std::make_shared<KeepsItsLossImpl>();
+  DdpOptions options = OneBucketEach();
+  options.mode = ExecutionMode::kEager;
+  auto ddp = Wrap(net, options);
+  const std::vector<at::Tensor> expected = MeanGradients(net, "abc");
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    ddp->forward(Batch());
+    net->kept.backward();
+    EXPECT_TRUE(ddp->core().last_step().synchronised);
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i])) << i;
+  }
 }
 
 TEST(Backward, TwiceThroughOneGraphWithSecondDerivatives) {

@@ -30,9 +30,9 @@
 namespace ddpopt {
 namespace {
 
-using testing::ForkedRanks;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using testing::ForkedRanks;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,18 +40,21 @@ std::string Common(const CollectiveInfo& info) {
   return same_tensors ? InfoText(info) : info.operation;
 }
 
-// The collectives that a rank began: of the newest ones which they were, and for some further back a hash of it and all before. Two ranks
-// are compared at numbers that both still have: every one of the newest, every 16th before, every 256th, ...
+// The collectives of tensors that a rank began: of the newest ones which they were, and for some further back a hash of it and all before.
+// Two ranks are compared at numbers that both still have: every one of the newest, every 16th before, every 256th, ... Exchanges of texts,
+// which another thread may make in between, are compared by their names already.
 class History {
  public:
   void Add(uint64_t number, const CollectiveInfo& info) {
+    if (absl::StartsWith(info.operation, "exchange of ")) return;
     const std::string text = Common(info);
+    ++count_;
     for (const char c : text) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
     hash_ ^= hash_ >> 32;
     uint64_t step = 1;
     for (Level& level : levels_) {
-      if (number % step != 0) break;
-      level.push_back({hash_, number, step == 1 ? text : ""});
+      if (count_ % step != 0) break;
+      level.push_back({hash_, count_, step == 1 ? absl::StrCat("#", number, " ", text) : ""});
       if (level.size() > kEach) level.pop_front();
       step *= kEach;
     }
@@ -65,7 +69,7 @@ class History {
   // What a rank printed.
   struct Entry {
     uint64_t hash = 0, number = 0;
-    std::string text;
+    std::string text;  // "#17 allreduce of 4 Float"
   };
   static std::map<uint64_t, Entry> Parse(const std::string& printed) {
     std::map<uint64_t, Entry> entries;
@@ -85,9 +89,10 @@ class History {
   using Level = std::deque<Entry>;
   std::array<Level, 5> levels_;
   uint64_t hash_ = 14695981039346656037u;
+  uint64_t count_ = 0;
 };
 
-// Where two ranks' histories differ, as "#17 is allreduce of 4 Float on rank 0, barrier on rank 1".
+// Where two ranks' histories differ, as "rank 0 ran #17 allreduce of 4 Float, rank 1 #17 barrier".
 std::string DifferenceOf(const std::string& mine, int rank, const std::string& others, int other) {
   const auto a = History::Parse(mine), b = History::Parse(others);
   uint64_t same_until = 0;
@@ -98,10 +103,11 @@ std::string DifferenceOf(const std::string& mine, int rank, const std::string& o
       same_until = number;
       continue;
     }
-    if (entry.text != it->second.text && !entry.text.empty() && !it->second.text.empty()) {
-      return absl::StrCat("#", number, " is ", entry.text, " on rank ", rank, ", ", it->second.text, " on rank ", other);
+    if (number == same_until + 1 && !entry.text.empty() && !it->second.text.empty()) {
+      return absl::StrCat("rank ", rank, " ran ", entry.text, ", rank ", other, " ", it->second.text);
     }
-    return absl::StrCat("rank ", rank, " and rank ", other, " have run different ones after #", same_until, " and before #", number + 1);
+    return absl::StrCat("after the first ", same_until, ", and not later than the ", number, "th, rank ", rank, " and rank ", other,
+                        " ran different ones");
   }
   return "";
 }

@@ -57,8 +57,8 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
   }
   void Add(uint64_t number, c10::weak_intrusive_ptr<c10d::Work> work);
   void Ended(uint64_t number);
-  // The inner work failed. It is kept until its future has heard of it: the Reducer has the future alone.
-  void Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why);
+  // The inner work failed. It is kept until its future has heard of it: the Reducer has the future alone. False if nobody watches any more.
+  bool Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why);
   // Of an operation that failed before there was a work; diagnoses on the calling thread.
   std::string Explain(uint64_t number, const std::string& why) {
     const std::string more = monitor_->Diagnose(number);
@@ -83,6 +83,7 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
+  bool ended_ = false;  // the thread
   std::map<uint64_t, Item> items_;
   std::thread thread_;
 };
@@ -92,16 +93,19 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
 class LastWords {
  public:
   static void Add(const std::shared_ptr<Watcher>& watcher) {
-    static LastWords* const words = new LastWords;
-    words_ = words;
-    std::lock_guard<std::mutex> lock(words->mutex_);
-    auto& watchers = words->watchers_;
+    LastWords& words = Get();
+    std::lock_guard<std::mutex> lock(words.mutex_);
+    auto& watchers = words.watchers_;
     watchers.erase(std::remove_if(watchers.begin(), watchers.end(), [](const auto& known) { return known.expired(); }), watchers.end());
     watchers.push_back(watcher);
-    if (words->previous_ == nullptr) words->previous_ = std::set_terminate(&OnTerminate);
+    if (words.previous_ == nullptr) words.previous_ = std::set_terminate(&OnTerminate);
   }
 
  private:
+  static LastWords& Get() {
+    static LastWords* const words = new LastWords;  // for as long as there are threads
+    return *words;
+  }
   static void OnTerminate() {
     static std::atomic<bool> speaking{false};
     std::string why;
@@ -111,8 +115,9 @@ class LastWords {
       if (std::string(typeid(e).name()).find("4gloo") != std::string::npos) why = e.what();
     } catch (...) {
     }
-    if (!why.empty() && !speaking.exchange(true)) words_->Say(why);
-    words_->previous_();
+    LastWords& words = Get();
+    if (!why.empty() && !speaking.exchange(true)) words.Say(why);
+    words.previous_();
     std::abort();
   }
   void Say(const std::string& why) {
@@ -131,7 +136,6 @@ class LastWords {
     }
   }
 
-  static inline LastWords* words_ = nullptr;
   std::mutex mutex_;
   std::vector<std::weak_ptr<Watcher>> watchers_;
   std::terminate_handler previous_ = nullptr;
@@ -185,14 +189,19 @@ void Watcher::Ended(uint64_t number) {
   items_.erase(number);
 }
 
-void Watcher::Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why) {
+bool Watcher::Failed(uint64_t number, c10::intrusive_ptr<c10d::Work> work, std::string why) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto it = items_.find(number);
-  if (it == items_.end()) return;
+  if (it == items_.end()) return true;
+  if (ended_) {
+    items_.erase(it);
+    return false;
+  }
   it->second.failed = true;
   it->second.why = std::move(why);
   it->second.failed_work = std::move(work);
   changed_.notify_all();
+  return true;
 }
 
 void Watcher::Run() {
@@ -208,7 +217,8 @@ void Watcher::Run() {
       it->second.why = "the process group was taken down while it ran";
     }
     if (it == items_.end()) {
-      if (stop_) return;
+      ended_ = stop_;
+      if (ended_) return;
       if (items_.empty()) {
         changed_.wait(lock);
       } else {
@@ -381,7 +391,8 @@ class WatchedBackend : public c10d::Backend {
                 ": tensors of ", info.dtype, " are not supported; ", getBackendName(), " takes float, double, half, bfloat16, bool, int8, ",
                 "uint8, int32 and int64");
     if (const std::string difference = watcher_->monitor().Difference(); !difference.empty()) {
-      const std::string text = absl::StrCat(difference, "; results since then are wrong (", info.operation, " on rank ", rank_, " of ", size_, ")");
+      const std::string text =
+          absl::StrCat(difference, "; results since then are wrong (", info.operation, " on rank ", rank_, " of ", size_, ")");
       watcher_->monitor().Fail(0, text);
       throw MakeError(text);
     }
@@ -405,11 +416,8 @@ class WatchedBackend : public c10d::Backend {
       }
       std::string why = future.tryRetrieveErrorMessage();
       if (const std::size_t end = why.find("\nException raised from"); end != std::string::npos) why.resize(end);
-      if (const auto held = watcher.lock()) {
-        held->Failed(number, work, why);
-      } else {
-        work->Fail(why);
-      }
+      const auto held = watcher.lock();
+      if (held == nullptr || !held->Failed(number, work, why)) work->Fail(why);
     });
     return work;
   }
