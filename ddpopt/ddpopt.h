@@ -11,6 +11,8 @@
 //   optimizer.step();
 
 #include "ddpopt/backends/aot_eager.h"             // IWYU pragma: export
+#include "ddpopt/backends/registry.h"              // IWYU pragma: export
+#include "ddpopt/capture/tracer/checkpoint_region.h"  // IWYU pragma: export
 #include "ddpopt/checkpoint/checkpoint.h"          // IWYU pragma: export
 #include "ddpopt/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "ddpopt/ddp/program_data_parallel.h"      // IWYU pragma: export

@@ -149,9 +149,10 @@ AotFunction::AotFunction(JointGraph joint, PartitionedGraph parts)
 }
 
 absl::StatusOr<std::shared_ptr<const AotFunction>> AotFunction::Compile(const fx::GraphModule& piece,
-                                                                        const std::vector<IValue>& fake_inputs) {
+                                                                        const std::vector<IValue>& fake_inputs,
+                                                                        const AotOptions& options) {
   DDPOPT_ASSIGN_OR_RETURN(JointGraph joint, TraceJointGraph(piece, fake_inputs));
-  DDPOPT_ASSIGN_OR_RETURN(PartitionedGraph parts, PartitionDefault(joint));
+  DDPOPT_ASSIGN_OR_RETURN(PartitionedGraph parts, Partition(joint, options.partition));
   return std::shared_ptr<const AotFunction>(new AotFunction(std::move(joint), std::move(parts)));
 }
 

@@ -13,6 +13,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "absl/status/statusor.h"
+#include "ddpopt/aot/aot_options.h"
 #include "ddpopt/aot/joint_graph.h"
 #include "ddpopt/aot/partition.h"
 #include "fx_graph/graph_module.h"
@@ -21,10 +22,11 @@ namespace ddpopt {
 
 class AotFunction : public fx::Callable, public std::enable_shared_from_this<AotFunction> {
  public:
-  // See TraceJointGraph, with its errors. Parameters, buffers and constants are shared with the piece. Valid for inputs of the fakes'
+  // See TraceJointGraph and Partition, with their errors. Parameters, buffers and constants are shared with the piece. Valid for inputs of the fakes'
   // metadata (which is not checked: the guards' matter), autocast and requires_grad.
   static absl::StatusOr<std::shared_ptr<const AotFunction>> Compile(const fx::GraphModule& piece,
-                                                                    const std::vector<c10::IValue>& fake_inputs);
+                                                                    const std::vector<c10::IValue>& fake_inputs,
+                                                                    const AotOptions& options = {});
 
   // One value for each of the piece's placeholders. Fakes give fakes. Several threads may call at once, unless the piece writes buffers.
   // The node frees what it saved as its backward goes, unless retain_graph. Throws c10::Error: numbers other than those compiled for; a

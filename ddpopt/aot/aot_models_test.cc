@@ -67,6 +67,42 @@ TEST_P(AotModelTest, TrainsAsEager) {
   }
 }
 
+// What is computed again is the same bits; a smaller budget saves no more.
+TEST_P(AotModelTest, EveryPartitionGivesTheSameGradients) {
+  const Model& model = AllModels()[GetParam()];
+  at::manual_seed(1);
+  const auto net = model.make();
+  const std::vector<at::Tensor> batch = model.batch();
+  auto traced = TraceModule(*net, batch, FakeTensorMode::Create(), [&](const std::vector<at::Tensor>& in) { return model.loss(*net, in); });
+  ASSERT_THAT(traced, IsOk());
+  std::vector<at::Tensor> expected;
+  int64_t bytes = 0;
+  for (const double budget : {-1.0, 1.0, 0.5, 0.0}) {
+    SCOPED_TRACE(budget);
+    AotOptions options;
+    if (budget >= 0) options.partition = {PartitionKind::kMinCut, budget};
+    auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, options);
+    ASSERT_THAT(compiled, IsOk());
+    const PartitionedGraph& parts = (*compiled)->parts();
+    EXPECT_TRUE(budget < 0 || parts.intermediate_bytes <= bytes) << parts.intermediate_bytes << " after " << bytes;
+    EXPECT_LE(parts.intermediate_bytes, parts.report.default_bytes);
+    bytes = parts.intermediate_bytes;
+    net->zero_grad();
+    at::manual_seed(5);
+    (*compiled)->Call(std::vector<c10::IValue>(batch.begin(), batch.end())).toTensor().backward();
+    std::vector<at::Tensor> gradients;
+    for (const auto& item : net->named_parameters()) {
+      if (item.value().grad().defined()) gradients.push_back(item.value().grad().clone());
+    }
+    if (budget < 0) {
+      expected = gradients;
+      continue;
+    }
+    ASSERT_EQ(gradients.size(), expected.size());
+    for (std::size_t i = 0; i < gradients.size(); ++i) EXPECT_THAT(gradients[i], TensorEq(expected[i])) << "gradient " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, AotModelTest, ::testing::Range(std::size_t{0}, AllModels().size()),
                          [](const auto& info) { return AllModels()[info.param].name; });
 

@@ -11,11 +11,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "ddpopt/aot/recording_mode.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fx_graph/checkpoint_region.h"
 #include "fx_graph/passes/dead_code.h"
 #include "interpreter/interpreter.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -59,13 +61,50 @@ struct Primals {
   absl::flat_hash_map<const c10::TensorImpl*, int> by_input;  // of the fake that was given
 };
 
+// The numbers of the regions that are marked for recomputation: those of CheckpointRegions, and one for each checkpoint of an export.
+class RegionNumbers {
+ public:
+  int64_t Of(int64_t mark) {
+    const auto [number, is_new] = numbers_.try_emplace(mark, next_);
+    if (is_new) ++next_;
+    return number->second;
+  }
+  int64_t New() { return next_++; }
+
+ private:
+  absl::flat_hash_map<int64_t, int64_t> numbers_;
+  int64_t next_ = 0;
+};
+
+bool IsCheckpoint(const fx::Node& node) {
+  const auto* target = std::get_if<fx::HigherOrderTarget>(&node.target());
+  if (target == nullptr) return false;
+  absl::string_view name = target->name;
+  absl::ConsumePrefix(&name, "torch.ops.higher_order.");
+  return name == "tag_activation_checkpoint" || name == "wrap_activation_checkpoint" || name == "checkpoint";
+}
+
 // Runs the piece with wrappers in the place of its attributes.
 class PieceRunner : public Interpreter {
  public:
-  PieceRunner(const fx::GraphModule& module, const Primals& primals, RecordingMode* recording)
-      : Interpreter(module), primals_(primals), recording_(recording) {}
+  PieceRunner(const fx::GraphModule& module, const Primals& primals, RecordingMode* recording, RegionNumbers* regions, bool in_region = false)
+      : Interpreter(module), primals_(primals), recording_(recording), regions_(regions), in_region_(in_region) {}
 
  protected:
+  IValue RunNode(const fx::Node& node) override {
+    if (in_region_) return Interpreter::RunNode(node);
+    int64_t region = -1;
+    if (IsCheckpoint(node)) {
+      region = regions_->New();
+    } else if (node.has_meta()) {
+      const auto mark = node.meta().custom.find(fx::kCheckpointRegion);
+      if (mark != node.meta().custom.end() && mark->second.isInt()) region = regions_->Of(mark->second.toInt());
+    }
+    recording_->set_region(region);
+    IValue value = Interpreter::RunNode(node);
+    recording_->set_region(-1);
+    return value;
+  }
   IValue RunCallFunction(const fx::Node& node, Arguments& arguments) override {
     recording_->set_caller(node.is_operator() ? &node.operator_handle() : nullptr);
     if (node.is_operator() && node.operator_handle().schema().is_mutable()) CheckWritten(node.operator_handle().schema(), arguments);
@@ -78,17 +117,21 @@ class PieceRunner : public Interpreter {
   }
   IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
     if (submodule.graph_module == nullptr) return Interpreter::RunSubgraph(submodule, std::move(args));
-    return PieceRunner(*submodule.graph_module, primals_, recording_).Run(std::move(args));
+    return Nested(*submodule.graph_module).Run(std::move(args));
   }
   IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
     const fx::GraphModule::Submodule* submodule = module().FindSubmodule(node.path());
     if (submodule == nullptr || submodule->graph_module == nullptr || !arguments.kwargs().empty()) {
       return Interpreter::RunCallModule(node, arguments);
     }
-    return PieceRunner(*submodule->graph_module, primals_, recording_).Run(std::move(arguments.args()));
+    return Nested(*submodule->graph_module).Run(std::move(arguments.args()));
   }
 
  private:
+  PieceRunner Nested(const fx::GraphModule& module) const {
+    return PieceRunner(module, primals_, recording_, regions_, /*in_region=*/recording_->region() >= 0);
+  }
+
   // Functionalisation adds up what is written to places that are one in memory.
   static void CheckWritten(const c10::FunctionSchema& schema, Arguments& arguments) {
     for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -108,6 +151,8 @@ class PieceRunner : public Interpreter {
 
   const Primals& primals_;
   RecordingMode* recording_;
+  RegionNumbers* regions_;
+  bool in_region_;  // all of it
 };
 
 // Every tensor attribute that a get_attr node of the module or of a graph nested in it names, in their order.
@@ -125,13 +170,14 @@ void ForEachAttr(const fx::GraphModule& module, const std::string& prefix,
 
 class Tracer {
  public:
-  Tracer(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs) : piece_(piece), inputs_(fake_inputs) {}
+  Tracer(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs, const JointGraphOptions& options)
+      : piece_(piece), inputs_(fake_inputs), options_(options) {}
 
   absl::StatusOr<JointGraph> Trace() {
     joint_.module = std::make_shared<fx::GraphModule>();
     joint_.num_inputs = static_cast<int>(inputs_.size());
     DDPOPT_RETURN_IF_ERROR(FindMode());
-    recording_ = std::make_shared<RecordingMode>(&joint_.module->graph());
+    recording_ = std::make_shared<RecordingMode>(&joint_.module->graph(), options_.decompositions);
     DDPOPT_RETURN_IF_ERROR(AddPrimals());
     {
       const ModeGuard fakes(mode_);
@@ -144,7 +190,8 @@ class Tracer {
       for (IValue& arg : args) {
         if (arg.isTensor() && arg.toTensor().defined()) arg = primals_.wrappers[primals_.by_input.at(arg.toTensor().unsafeGetTensorImpl())];
       }
-      result = PieceRunner(piece_, primals_, recording_.get()).Run(std::move(args));
+      RegionNumbers regions;
+      result = PieceRunner(piece_, primals_, recording_.get(), &regions).Run(std::move(args));
       recording_->set_caller(nullptr);
       DDPOPT_RETURN_IF_ERROR(DescribeOutputs(result));
       for (const at::Tensor& value : values_) {
@@ -389,6 +436,7 @@ class Tracer {
 
   const fx::GraphModule& piece_;
   const std::vector<IValue>& inputs_;
+  const JointGraphOptions& options_;
   std::shared_ptr<FakeTensorMode> mode_;
   std::shared_ptr<RecordingMode> recording_;
   JointGraph joint_;
@@ -399,8 +447,10 @@ class Tracer {
 
 }  // namespace
 
-absl::StatusOr<JointGraph> TraceJointGraph(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs) {
-  absl::StatusOr<JointGraph> joint = CatchAsStatus("tracing forward and backward", [&] { return Tracer(piece, fake_inputs).Trace(); });
+absl::StatusOr<JointGraph> TraceJointGraph(const fx::GraphModule& piece, const std::vector<IValue>& fake_inputs,
+                                           const JointGraphOptions& options) {
+  absl::StatusOr<JointGraph> joint =
+      CatchAsStatus("tracing forward and backward", [&] { return Tracer(piece, fake_inputs, options).Trace(); });
   // What can't be traced can't be compiled, whatever the operator's complaint.
   if (joint.status().code() == absl::StatusCode::kInternal) return absl::UnimplementedError(joint.status().message());
   return joint;

@@ -24,6 +24,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "absl/status/statusor.h"
+#include "ddpopt/aot/decompositions.h"
 #include "fx_graph/graph_module.h"
 
 namespace ddpopt {
@@ -67,6 +68,10 @@ struct JointGraph {
   std::uint32_t first_backward_id = 0;  // nodes with smaller ids, and all placeholders, were made by the forward
 };
 
+struct JointGraphOptions {
+  DecompositionSet decompositions;  // operators that are recorded in terms of simpler ones
+};
+
 // Traces the piece on its fake inputs, one value for each placeholder, with the thread's grad mode and autocast. Nothing changes: no
 // tensor, real or fake, no generator, no graph. Random operators are nodes that draw when the graph runs, as many numbers as the piece's
 // own. Running statistics of batch_norm are written in place, by the operator itself.
@@ -74,7 +79,8 @@ struct JointGraph {
 // Errors: Unimplemented with what can't be compiled: an operator without a fake rule or whose result depends on data, an input that
 // requires grad and is written to, writes through one of several inputs that share memory, resized inputs, results that share memory in a
 // way that can't be remade, nested results, sparse tensors. Not thread-safe in the mode of the fakes.
-absl::StatusOr<JointGraph> TraceJointGraph(const fx::GraphModule& piece, const std::vector<c10::IValue>& fake_inputs);
+absl::StatusOr<JointGraph> TraceJointGraph(const fx::GraphModule& piece, const std::vector<c10::IValue>& fake_inputs,
+                                           const JointGraphOptions& options = {});
 
 }  // namespace ddpopt
 

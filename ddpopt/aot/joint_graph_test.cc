@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ATen/Functions.h"
-#include "ddpopt/aot/partition.h"
 #include "ddpopt/capture/tracer/trace_forward.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,7 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::IsOk;
-using ::testing::UnorderedElementsAre;
 
 struct Traced {
   TracedModule module;
@@ -70,21 +68,6 @@ TEST(JointGraph, WritesBecomeNewContents) {
   EXPECT_THAT(traced->joint.updates, ElementsAre(1));
   EXPECT_EQ(traced->joint.num_values, 1);
   EXPECT_EQ(traced->joint.module->graph().output_node()->args()[0].ToString(), "(%mul, %add, %mul_1)");
-}
-
-TEST(Partition, ViewsAreMadeAgainInBackward) {
-  auto traced = Trace([](at::Tensor x, at::Tensor w) { return at::mm(x, w.t()).sin(); }, at::ones({4, 3}).requires_grad_(), Weight());
-  ASSERT_THAT(traced, IsOk());
-  auto parts = PartitionDefault(traced->joint);
-  ASSERT_THAT(parts, IsOk());
-  using Kind = PartitionedGraph::Saved::Kind;
-  std::vector<std::pair<Kind, int>> saved;
-  for (const auto& one : parts->saved) saved.emplace_back(one.kind, one.index);
-  // The product, x, and w, of which backward makes the transpose.
-  EXPECT_THAT(saved, UnorderedElementsAre(std::pair(Kind::kIntermediate, 0), std::pair(Kind::kPrimal, 0), std::pair(Kind::kPrimal, 1)));
-  EXPECT_EQ(parts->intermediate_bytes, 4 * 5 * 4);
-  EXPECT_EQ(parts->forward->graph().output_node()->args()[0].ToString(), "(%sin, %mm)");
-  EXPECT_EQ(parts->inference->graph().output_node()->args()[0].ToString(), "(%sin,)");
 }
 
 }  // namespace

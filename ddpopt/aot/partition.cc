@@ -1,14 +1,15 @@
 #include "ddpopt/aot/partition.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
-#include "ATen/core/alias_info.h"
-#include "ATen/core/function_schema.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "ddpopt/aot/choose_saved.h"
+#include "ddpopt/aot/joint_values.h"
 #include "fx_graph/graph.h"
 #include "fx_graph/passes/dead_code.h"
 
@@ -17,117 +18,122 @@ namespace {
 
 using Saved = PartitionedGraph::Saved;
 
-// The node of which this one is a view and nothing else; null for others.
-fx::Node* BaseOfView(const fx::Node& node) {
-  if (node.op() != fx::Op::kCallFunction || !node.is_operator()) return nullptr;
-  const c10::FunctionSchema& schema = node.operator_handle().schema();
-  if (schema.returns().size() != 1 || schema.returns()[0].type()->kind() != c10::TypeKind::TensorType) return nullptr;
-  const c10::AliasInfo* result = schema.returns()[0].alias_info();
-  if (result == nullptr || result->isWrite() || node.args().empty()) return nullptr;
-  const c10::AliasInfo* operand = schema.arguments()[0].alias_info();
-  if (operand == nullptr || operand->isWrite()) return nullptr;
-  return node.args()[0].node();
+const c10::StorageImpl* MemoryOf(const fx::Node* node) {
+  if (!node->has_meta() || !node->meta().val.isTensor() || !node->meta().val.toTensor().has_storage()) return nullptr;
+  return node->meta().val.toTensor().storage().unsafeGetStorageImpl();
 }
 
-int64_t StorageBytes(const at::Tensor& fake) { return fake.has_storage() ? static_cast<int64_t>(fake.storage().nbytes()) : 0; }
+std::string Describe(const fx::Node* node) {
+  std::string text = fx::TargetToString(node->target());
+  // An element of an operator's result.
+  if (!node->is_operator() && !node->args().empty() && node->args()[0].is_node()) {
+    text = absl::StrCat(fx::TargetToString(node->args()[0].node()->target()), "[", node->args()[1].constant().toInt(), "]");
+  }
+  if (!node->has_meta() || !node->meta().val.isTensor()) return text;
+  const at::Tensor& fake = node->meta().val.toTensor();
+  return absl::StrCat(text, " ", c10::toString(fake.scalar_type()), "[", absl::StrJoin(fake.sizes(), ", "), "]");
+}
 
-class Partitioner {
+class Cutter {
  public:
-  explicit Partitioner(const JointGraph& joint)
-      : joint_(joint), graph_(joint.module->graph()), backward_(graph_), remade_(graph_), index_of_(graph_) {}
+  Cutter(const JointValues& values, const SavedChoice& choice)
+      : values_(values), choice_(choice), graph_(values.graph()), emitted_(graph_) {}
 
   absl::StatusOr<PartitionedGraph> Run() {
-    const fx::Node* output = graph_.output_node();
-    results_ = &output->args().front().elements();
-    num_forward_ = joint_.num_values + static_cast<int>(joint_.updates.size());
-    Classify();
-    for (int i = 0; i < num_forward_; ++i) {
-      const fx::Node* node = (*results_)[i].node();
-      if (node == nullptr || backward_.at(node)) {
-        return absl::InternalError(absl::StrCat("result ", i, " of the joint graph is no result of its forward"));
-      }
-    }
-    for (fx::Node* node : graph_.nodes()) {
-      if (!backward_.at(node)) continue;
-      for (fx::Node* input : node->all_input_nodes()) Save(input);
-    }
-    for (std::size_t i = num_forward_; i < results_->size(); ++i) {
-      if (fx::Node* node = (*results_)[i].node(); node != nullptr) Save(node);
-    }
-    // Autograd refuses to go backward through what was written to since, so no backward asks for it.
-    for (const Saved& saved : parts_.saved) {
-      if (saved.kind != Saved::Kind::kPrimal) continue;
-      if (std::find(joint_.updates.begin(), joint_.updates.end(), saved.index) == joint_.updates.end()) continue;
-      return absl::InternalError(
-          absl::StrCat("the backward asks for the old content of primal ", saved.index, ", which the forward writes to"));
-    }
+    DDPOPT_RETURN_IF_ERROR(Order());
     DDPOPT_ASSIGN_OR_RETURN(parts_.inference, Forward({}));
     DDPOPT_ASSIGN_OR_RETURN(parts_.forward, Forward(intermediates_));
     DDPOPT_RETURN_IF_ERROR(Backward());
     parts_.num_intermediates = static_cast<int>(intermediates_.size());
-    absl::flat_hash_set<const c10::StorageImpl*> counted;
-    for (const fx::Node* node : intermediates_) {
-      if (!node->has_meta() || !node->meta().val.isTensor()) continue;
-      const at::Tensor& fake = node->meta().val.toTensor();
-      if (fake.has_storage() && counted.insert(fake.storage().unsafeGetStorageImpl()).second)
-        parts_.intermediate_bytes += StorageBytes(fake);
-    }
+    parts_.intermediate_bytes = choice_.bytes;
+    Report();
     return std::move(parts_);
   }
 
  private:
-  // What follows from a tangent, or was made while autograd went backward.
-  void Classify() {
-    const std::size_t num_primals = joint_.primals.size();
-    std::size_t placeholder = 0;
+  // The backward's nodes in their order, each after what it needs of the forward's.
+  absl::Status Order() {
     for (fx::Node* node : graph_.nodes()) {
+      if (node->op() == fx::Op::kOutput || !values_.is_backward(node)) continue;
       if (node->op() == fx::Op::kPlaceholder) {
-        if (placeholder < num_primals) {
-          index_of_[node] = static_cast<int>(placeholder);
-          primals_.push_back(node);
-        } else {
-          backward_[node] = true;
-          tangents_.push_back(node);
-        }
-        ++placeholder;
-      } else if (node->op() != fx::Op::kOutput) {
-        backward_[node] = node->id() >= joint_.first_backward_id;
+        emitted_[node] = true;
+        tangents_.push_back(node);
+        continue;
       }
+      DDPOPT_RETURN_IF_ERROR(Emit(node));
     }
+    for (std::size_t i = values_.num_forward_results(); i < values_.results().size(); ++i) {
+      if (fx::Node* node = values_.results()[i].node(); node != nullptr) DDPOPT_RETURN_IF_ERROR(Emit(node));
+    }
+    return absl::OkStatus();
   }
 
-  void Save(fx::Node* node) {
-    if (backward_.at(node) || remade_.at(node) || !saved_.insert(node).second) return;
-    if (fx::Node* base = BaseOfView(*node); base != nullptr) {
-      saved_.erase(node);
-      remade_[node] = true;
-      Save(base);
-      return;
+  absl::Status Emit(fx::Node* node) {
+    std::vector<std::pair<fx::Node*, std::size_t>> open = {{node, 0}};
+    while (!open.empty()) {
+      auto& [next, input] = open.back();
+      if (input == 0) {
+        if (emitted_.at(next)) {
+          open.pop_back();
+          continue;
+        }
+        if (!values_.is_backward(next) && choice_.saved.at(next)) {
+          emitted_[next] = true;
+          DDPOPT_RETURN_IF_ERROR(Save(next));
+          open.pop_back();
+          continue;
+        }
+        if (next->op() == fx::Op::kPlaceholder) {
+          return absl::InternalError(absl::StrCat("the backward asks for %", std::string(next->name()), ", which isn't saved"));
+        }
+      }
+      const auto inputs = next->all_input_nodes();
+      if (input < inputs.size()) {
+        fx::Node* operand = inputs[input++];
+        open.emplace_back(operand, 0);
+        continue;
+      }
+      if (!emitted_.at(next)) order_.push_back(next);
+      emitted_[next] = true;
+      open.pop_back();
     }
-    order_.push_back(node);
-    if (node->op() == fx::Op::kPlaceholder) {
-      parts_.saved.push_back({Saved::Kind::kPrimal, index_of_.at(node)});
-      return;
+    return absl::OkStatus();
+  }
+
+  absl::Status Save(fx::Node* node) {
+    saved_.push_back(node);
+    const JointValue& value = values_[node];
+    const JointGraph& joint = values_.joint();
+    if (value.kind == JointValue::Kind::kPrimal) {
+      // Autograd refuses to go backward through what was written to since, so no backward asks for it.
+      if (std::find(joint.updates.begin(), joint.updates.end(), value.index) != joint.updates.end()) {
+        return absl::InternalError(
+            absl::StrCat("the backward asks for the old content of primal ", value.index, ", which the forward writes to"));
+      }
+      parts_.saved.push_back({Saved::Kind::kPrimal, value.index});
+      return absl::OkStatus();
     }
-    for (int i = 0; i < joint_.num_values; ++i) {
-      if ((*results_)[i].node() != node) continue;
-      parts_.saved.push_back({Saved::Kind::kValue, i});
-      return;
+    int sharing = -1;
+    for (int i = 0; i < joint.num_values; ++i) {
+      const fx::Node* result = values_.results()[i].node();
+      if (result == node) {
+        parts_.saved.push_back({Saved::Kind::kValue, i});
+        return absl::OkStatus();
+      }
+      if (sharing < 0 && MemoryOf(result) != nullptr && MemoryOf(result) == MemoryOf(node)) sharing = i;
     }
-    parts_.saved.push_back({Saved::Kind::kIntermediate, static_cast<int>(intermediates_.size())});
+    parts_.saved.push_back({Saved::Kind::kIntermediate, static_cast<int>(intermediates_.size()), sharing});
     intermediates_.push_back(node);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::shared_ptr<fx::GraphModule>> Forward(const std::vector<fx::Node*>& intermediates) {
     auto module = std::make_shared<fx::GraphModule>();
     fx::NodeTable<fx::Node*> copies(graph_);
     const auto map = [&](fx::Node* node) -> fx::Argument { return copies.at(node); };
-    for (fx::Node* node : graph_.nodes()) {
-      if (backward_.at(node) || node->op() == fx::Op::kOutput) continue;
-      copies[node] = module->graph().CopyNode(*node, map);
-    }
+    for (fx::Node* node : values_.forward()) copies[node] = module->graph().CopyNode(*node, map);
     std::vector<fx::Argument> results;
-    for (int i = 0; i < num_forward_; ++i) results.push_back((*results_)[i].Map(map));
+    for (int i = 0; i < values_.num_forward_results(); ++i) results.push_back(values_.results()[i].Map(map));
     for (fx::Node* node : intermediates) results.push_back(copies.at(node));
     module->graph().Output(fx::Argument::Tuple(std::move(results)));
     DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*module).status());
@@ -140,39 +146,72 @@ class Partitioner {
     fx::Graph& graph = parts_.backward->graph();
     fx::NodeTable<fx::Node*> copies(graph_);
     const auto map = [&](fx::Node* node) -> fx::Argument { return copies.at(node); };
-    for (fx::Node* node : order_) {
+    for (fx::Node* node : saved_) {
       fx::Node* placeholder = graph.Placeholder(node->name());
       placeholder->meta() = fx::CopyMeta(node->meta());
       copies[node] = placeholder;
     }
     for (fx::Node* node : tangents_) copies[node] = graph.CopyNode(*node, map);
-    for (fx::Node* node : graph_.nodes()) {
-      if (copies.at(node) != nullptr || node->op() == fx::Op::kOutput || !(backward_.at(node) || remade_.at(node))) continue;
-      copies[node] = graph.CopyNode(*node, map);
-    }
+    for (fx::Node* node : order_) copies[node] = graph.CopyNode(*node, map);
     std::vector<fx::Argument> results;
-    for (std::size_t i = num_forward_; i < results_->size(); ++i) results.push_back((*results_)[i].Map(map));
+    for (std::size_t i = values_.num_forward_results(); i < values_.results().size(); ++i) results.push_back(values_.results()[i].Map(map));
     graph.Output(fx::Argument::Tuple(std::move(results)));
     DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*parts_.backward).status());
     return parts_.backward->Lint();
   }
 
-  const JointGraph& joint_;
+  void Report() {
+    PartitionReport& report = parts_.report;
+    report.saved_bytes = choice_.bytes;
+    for (const fx::Node* node : intermediates_) report.saved.push_back({std::string(node->name()), Describe(node), values_[node].bytes});
+    std::stable_sort(report.saved.begin(), report.saved.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+    for (const fx::Node* node : order_) {
+      const JointValue& value = values_[node];
+      if (value.kind != JointValue::Kind::kTensor && value.kind != JointValue::Kind::kTuple) continue;
+      if (!node->is_operator()) continue;  // an element of one that is
+      report.recomputed.push_back({std::string(node->name()), Describe(node), value.flops});
+      report.recomputed_flops += value.flops;
+      report.recomputed_seconds += value.seconds;
+    }
+  }
+
+  const JointValues& values_;
+  const SavedChoice& choice_;
   const fx::Graph& graph_;
-  fx::NodeTable<std::uint8_t> backward_;
-  fx::NodeTable<std::uint8_t> remade_;  // views that the backward makes again
-  fx::NodeTable<int> index_of_;         // of primals
-  const std::vector<fx::Argument>* results_ = nullptr;
-  int num_forward_ = 0;
-  std::vector<fx::Node*> primals_, tangents_;
-  absl::flat_hash_set<const fx::Node*> saved_;
-  std::vector<fx::Node*> order_;  // of what is saved
+  fx::NodeTable<std::uint8_t> emitted_;
+  std::vector<fx::Node*> tangents_;
+  std::vector<fx::Node*> saved_;  // in the order of the backward's placeholders
+  std::vector<fx::Node*> order_;  // of the backward's operators, those computed again among them
   std::vector<fx::Node*> intermediates_;
   PartitionedGraph parts_;
 };
 
 }  // namespace
 
-absl::StatusOr<PartitionedGraph> PartitionDefault(const JointGraph& joint) { return Partitioner(joint).Run(); }
+std::string PartitionReport::ToString() const {
+  const auto line = [](const std::string& node, const std::string& what, double number, const char* unit) {
+    char text[320];
+    std::snprintf(text, sizeof(text), "  %-28s %-56s %14.0f %s\n", node.c_str(), what.c_str(), number, unit);
+    return std::string(text);
+  };
+  std::string text = absl::StrCat(saved.size(), " intermediates are saved, ", saved_bytes, " bytes (the default partition: ", default_bytes, ")\n");
+  for (const Value& value : saved) text += line(value.node, value.what, static_cast<double>(value.bytes), "bytes");
+  absl::StrAppend(&text, recomputed.size(), " operators are run again, ", recomputed_flops, " FLOPs\n");
+  for (const Recomputed& value : recomputed) text += line(value.node, value.what, value.flops, "FLOPs");
+  return text;
+}
+
+absl::StatusOr<PartitionedGraph> Partition(const JointGraph& joint, const PartitionOptions& options) {
+  const JointValues values(joint);
+  DDPOPT_RETURN_IF_ERROR(values.Check());
+  DDPOPT_ASSIGN_OR_RETURN(const SavedChoice choice, ChooseSaved(values, options));
+  DDPOPT_ASSIGN_OR_RETURN(PartitionedGraph parts, Cutter(values, choice).Run());
+  parts.report.default_bytes = choice.bytes;
+  if (options.kind != PartitionKind::kDefault) {
+    DDPOPT_ASSIGN_OR_RETURN(const SavedChoice standard, ChooseSaved(values, {}));
+    parts.report.default_bytes = standard.bytes;
+  }
+  return parts;
+}
 
 }  // namespace ddpopt

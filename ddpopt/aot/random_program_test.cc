@@ -207,6 +207,15 @@ int FromEnvironment(const char* name, int fallback) {
   return text == nullptr ? fallback : std::atoi(text);
 }
 
+// The default partition, and those that compute again what is cheap, half of the rest, and everything.
+AotOptions OptionsOf(int seed) {
+  AotOptions options;
+  if (seed % 4 == 0) return options;
+  options.partition.kind = PartitionKind::kMinCut;
+  options.partition.memory_budget = 1 - 0.5 * (seed % 4 - 1);
+  return options;
+}
+
 TEST(RandomProgram, CompiledIsEager) {
   const int programs = FromEnvironment("AOT_PROGRAMS", 600), first = FromEnvironment("AOT_SEED", 1);
   int compared = 0, wrong_for_eager = 0, refused = 0;
@@ -223,7 +232,7 @@ TEST(RandomProgram, CompiledIsEager) {
       ++refused;
       continue;
     }
-    auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs);
+    auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, OptionsOf(seed));
     if (!compiled.ok()) {
       ASSERT_EQ(compiled.status().code(), absl::StatusCode::kUnimplemented) << "seed " << seed << "\n"
                                                                             << Text(program) << compiled.status();

@@ -9,6 +9,7 @@
 #include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fx_graph/checkpoint_region.h"
 
 namespace ddpopt {
 namespace {
@@ -41,6 +42,11 @@ fx::Node* RecordingMode::AddPlaceholder(absl::string_view name, const at::Tensor
   fx::Node* node = graph_->Placeholder(name);
   node->meta().val = fake;
   Remember(node, fake);
+  return node;
+}
+
+fx::Node* RecordingMode::Mark(fx::Node* node) const {
+  if (region_ >= 0) node->meta().custom[fx::kCheckpointRegion] = IValue(region_);
   return node;
 }
 
@@ -92,6 +98,11 @@ void RecordingMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* sta
     return;
   }
 
+  if (const c10::KernelFunction* decomposition = decompositions_.Find(op); decomposition != nullptr) {
+    const ModeGuard recording(shared_from_this());
+    decomposition->callBoxed(op, c10::DispatchKeySet(), stack);
+    return;
+  }
   if (DrawInPlace(op, stack)) return;
 
   std::vector<Argument> args;
@@ -110,7 +121,7 @@ void RecordingMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* sta
   const bool any_tensor = std::any_of(results.begin(), results.end(), [](const IValue& r) { return r.isTensor() || r.isTensorList(); });
   // Questions about metadata are answered by the fakes and leave nothing to run.
   if (num_returns > 0 && !any_tensor) return;
-  fx::Node* node = graph_->CallFunction(op, std::move(args), std::move(kwargs), PacketName(op));
+  fx::Node* node = Mark(graph_->CallFunction(op, std::move(args), std::move(kwargs), PacketName(op)));
   if (num_returns == 1) {
     RecordResult(node, results[0]);
   } else if (num_returns > 1) {
@@ -133,8 +144,8 @@ bool RecordingMode::DrawInPlace(const c10::OperatorHandle& op, torch::jit::Stack
   const auto operands = torch::jit::last(*stack, 3);
   const Argument self = Convert(operands[0], "aten::bernoulli_.float");
   Convert(operands[2], "aten::bernoulli_.float");  // refuses a generator
-  fx::Node* fresh = graph_->CallFunction(empty_like, {self}, {}, "empty_like");
-  fx::Node* node = graph_->CallFunction(bernoulli_, {fresh, Argument(operands[1])}, {}, "bernoulli_");
+  fx::Node* fresh = Mark(graph_->CallFunction(empty_like, {self}, {}, "empty_like"));
+  fx::Node* node = Mark(graph_->CallFunction(bernoulli_, {fresh, Argument(operands[1])}, {}, "bernoulli_"));
   const at::Tensor result = at::empty_like(operands[0].toTensor());
   fresh->meta().val = node->meta().val = result;
   Remember(node, result);
@@ -156,8 +167,8 @@ void RecordingMode::RecordResult(fx::Node* node, const IValue& result) {
 void RecordingMode::RecordElements(fx::Node* node, const std::vector<IValue>& elements) {
   for (std::size_t i = 0; i < elements.size(); ++i) {
     if (!elements[i].isTensor() && !elements[i].isTensorList()) continue;
-    RecordResult(graph_->CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"}, {node, IValue(static_cast<int64_t>(i))},
-                                    {}, "getitem"),
+    RecordResult(Mark(graph_->CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"},
+                                         {node, IValue(static_cast<int64_t>(i))}, {}, "getitem")),
                  elements[i]);
   }
 }

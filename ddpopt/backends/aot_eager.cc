@@ -26,11 +26,11 @@ class AotPiece : public CompiledPiece {
 
 }  // namespace
 
-CompileFn AotEagerBackend() {
-  return [](std::shared_ptr<const fx::GraphModule> piece, const std::vector<c10::IValue>& fake_inputs,
+CompileFn AotEagerBackend(AotOptions options) {
+  return [options](std::shared_ptr<const fx::GraphModule> piece, const std::vector<c10::IValue>& fake_inputs,
             const CompileContext& /*context*/) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
     DDPOPT_RETURN_IF_ERROR(piece->Lint());
-    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const AotFunction> function, AotFunction::Compile(*piece, fake_inputs));
+    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const AotFunction> function, AotFunction::Compile(*piece, fake_inputs, options));
     return std::make_shared<const AotPiece>(std::move(function));
   };
 }

@@ -283,17 +283,17 @@ struct GivesAView : torch::autograd::Function<GivesAView> {
 
 TEST(TraceOddForwardsTest, CustomFunctionsOfEveryShape) {
   const at::Tensor x = torch::ones({3, 4}).requires_grad_();
-  const auto message = [&](auto fn) { return std::string(TraceFunction(fn, FakeTensorMode::Create(), x).status().message()); };
-  EXPECT_THAT(message([](at::Tensor in) { return TwoResults::apply(in)[0]; }), HasSubstr("TwoResults"));
-  EXPECT_THAT(message([](at::Tensor in) { return std::make_tuple(TwoResults::apply(in)[0], in); }), HasSubstr("TwoResults"));
-  EXPECT_THAT(message([](at::Tensor in) { return GivesAView::apply(in) + 1; }), HasSubstr("GivesAView"));
+  const auto captured = [&](auto fn) { return TraceFunction(fn, FakeTensorMode::Create(), x).status(); };
+  EXPECT_THAT(captured([](at::Tensor in) { return TwoResults::apply(in)[0]; }), IsOk());
+  EXPECT_THAT(captured([](at::Tensor in) { return std::make_tuple(TwoResults::apply(in)[0], in); }), IsOk());
+  EXPECT_THAT(captured([](at::Tensor in) { return GivesAView::apply(in) + 1; }), IsOk());
   struct Net : nn::Module {
     Net() { weight = register_parameter("weight", torch::ones({3, 4})); }
     at::Tensor forward(const at::Tensor& in) { return TwoResults::apply(weight)[0] + in; }
     at::Tensor weight;
   };
   const auto net = std::make_shared<Net>();
-  EXPECT_THAT(std::string(TraceForward(net, FakeTensorMode::Create(), x.detach()).status().message()), HasSubstr("TwoResults"));
+  EXPECT_THAT(TraceForward(net, FakeTensorMode::Create(), x.detach()).status(), IsOk());
   // Without gradients there is no backward to lose: its operators are the graph.
   const auto no_grad = TraceFunction(
       [](at::Tensor in) {

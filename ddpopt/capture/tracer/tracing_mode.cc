@@ -9,7 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/InferenceMode.h"
+#include "ddpopt/capture/tracer/checkpoint_region.h"
+#include "ddpopt/capture/tracer/custom_function.h"
 #include "ddpopt/capture/tracer/values.h"
+#include "fx_graph/checkpoint_region.h"
 #include "fx_graph/constants.h"
 #include "fx_graph/passes/identical.h"
 #include "interpreter/tracing.h"
@@ -61,22 +64,10 @@ std::optional<std::uint32_t> VersionOf(const at::Tensor& tensor) {
   return static_cast<std::uint32_t>(tensor._version());
 }
 
-const void* GradFnOf(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.grad_fn().get() : nullptr; }
-
 // Of a leaf; a fake may have one from its real tensor.
 const void* GradOf(const at::Tensor& tensor) {
   if (!tensor.is_leaf() || !tensor.requires_grad() || !tensor.grad().defined()) return nullptr;
   return tensor.grad().unsafeGetTensorImpl();
-}
-
-// The T of a torch::autograd::Function<T> whose forward gave the tensor; empty if there is none.
-std::string CustomFunctionOf(const at::Tensor& tensor) {
-  const auto& node = tensor.grad_fn();
-  if (node == nullptr) return "";
-  const std::string name = node->name();
-  constexpr absl::string_view kPrefix = "torch::autograd::CppNode<";
-  if (!absl::StartsWith(name, kPrefix)) return "";
-  return name.substr(kPrefix.size(), name.size() - kPrefix.size() - 1);
 }
 
 }  // namespace
@@ -110,8 +101,17 @@ std::string TracingMode::AddAttr(const std::string& path, const at::Tensor& real
   return path;
 }
 
+fx::Node* TracingMode::MarkRegion(fx::Node* node) {
+  const int64_t region = CheckpointRegion::Current();
+  if (region < 0) return node;
+  if (region != region_) ++num_regions_;
+  region_ = region;
+  node->meta().custom[fx::kCheckpointRegion] = IValue(num_regions_ - 1);
+  return node;
+}
+
 fx::Node* TracingMode::OpaqueCall(const char* target, std::vector<Argument> args, absl::string_view name) {
-  return module_->graph().CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{target}, std::move(args), {}, name);
+  return MarkRegion(module_->graph().CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{target}, std::move(args), {}, name));
 }
 
 void TracingMode::ExitAutocast() {
@@ -281,9 +281,10 @@ at::Tensor TracingMode::EmitTensor(const c10::OperatorHandle& op, std::vector<IV
 
 void TracingMode::Emit(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
-  SyncModes(name);
   const c10::FunctionSchema& schema = op.schema();
   const std::size_t num_args = schema.arguments().size();
+  for (const IValue& argument : torch::jit::last(*stack, num_args)) AttachFunctions(argument, name);
+  SyncModes(name);
   std::vector<Argument> args;
   fx::Kwargs kwargs;
   // Positional arguments that follow the last one without its default value are left out, as torch.fx's printed graphs do.
@@ -318,7 +319,7 @@ void TracingMode::Emit(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   for (const IValue& result : results) any_tensor |= result.isTensor() || result.isTensorList();
   // Questions about metadata (is_same_size, result_type, ...) are answered by the fakes and leave nothing to run.
   if (!any_tensor) return;
-  fx::Node* node = module_->graph().CallFunction(op, std::move(args), std::move(kwargs), PacketName(op));
+  fx::Node* node = MarkRegion(module_->graph().CallFunction(op, std::move(args), std::move(kwargs), PacketName(op)));
   RefuseWriteToConstants(*node, name);
   for (const IValue& fake : fakes) {
     if (fake.isTensor()) {
@@ -350,7 +351,7 @@ void TracingMode::RefuseWriteToConstants(const fx::Node& node, const std::string
 
 void TracingMode::Remember(fx::Node* node, const at::Tensor& fake) {
   known_.insert_or_assign(fake.unsafeGetTensorImpl(),
-                          Known{node, fake, fake.requires_grad(), VersionOf(fake), GradFnOf(fake), GradOf(fake)});
+                          Known{node, fake, fake.requires_grad(), VersionOf(fake), GradFnNow(fake), GradOf(fake)});
   auto& peers = by_storage_[StorageOf(fake)];
   if (std::find(peers.rbegin(), peers.rend(), fake.unsafeGetTensorImpl()) == peers.rend()) peers.push_back(fake.unsafeGetTensorImpl());
 }
@@ -367,7 +368,7 @@ void TracingMode::Refresh(const at::Tensor& fake) {
   const auto update = [](Known& known) {
     known.requires_grad = known.fake.requires_grad();
     known.version = VersionOf(known.fake);
-    known.grad_fn = GradFnOf(known.fake);
+    known.grad_fn = GradFnNow(known.fake);
   };
   const bool written = it->second.version != VersionOf(fake);
   update(it->second);
@@ -446,7 +447,7 @@ Argument TracingMode::Convert(IValue& value, const std::string& op) {
 void TracingMode::Check(const Known& known, const std::string& op) const {
   const at::Tensor& fake = known.fake;
   const std::string& node = std::string(known.node->name());
-  const void* grad_fn = GradFnOf(fake);
+  const void* grad_fn = GradFnNow(fake);
   if (known.requires_grad != fake.requires_grad() || known.grad_fn != grad_fn) {
     const std::string function = CustomFunctionOf(fake);
     TORCH_CHECK(function.empty(), "tracing ", op, ": %", node, " is an output of the custom autograd::Function ", function,
@@ -634,6 +635,7 @@ Argument TracingMode::OutputArgument(const IValue& value) {
 }
 
 void TracingMode::Finish(const IValue& result) {
+  AttachFunctions(result, "output");
   SyncModes("output");
   Argument output = OutputArgument(result);
   while (!autocast_regions_.empty()) ExitAutocast();

@@ -20,6 +20,7 @@
 #include "fx_graph/graph_module.h"
 #include "fx_graph/passes/effects.h"
 #include "interpreter/mode_stack.h"
+#include "torch/csrc/autograd/edge.h"
 
 namespace ddpopt {
 
@@ -82,7 +83,17 @@ class TracingMode : public Mode {
   // Of an input or attribute that was not computed: the tensor itself; else undefined.
   at::Tensor RealOf(const fx::Node* node) const;
   void AnswerEqual(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+  // Marks a new node with the CheckpointRegion that forward is in.
+  fx::Node* MarkRegion(fx::Node* node);
   fx::Node* OpaqueCall(const char* target, std::vector<fx::Argument> args, absl::string_view name);
+
+  // Custom autograd::Functions: a tensor inside `value` that has got such a function's history since it was recorded becomes an output of a
+  // node that gives it one.
+  void AttachFunctions(const c10::IValue& value, const std::string& op);
+  void AttachFunction(const at::Tensor& output, const std::string& op);
+  fx::Node* NodeOfEdge(const torch::autograd::Edge& edge, const std::string& function, const std::string& op);
+  fx::Argument NodeOfSaved(const at::Tensor& saved, const std::string& function, const std::string& op);
+  static const void* GradFnNow(const at::Tensor& tensor) { return tensor.requires_grad() ? tensor.grad_fn().get() : nullptr; }
 
   // Modes, told from the thread's state before a node is made.
   void SyncModes(const std::string& op);
@@ -123,6 +134,9 @@ class TracingMode : public Mode {
   AutocastState autocast_cpu_;
   AutocastState autocast_cuda_;
 
+  int64_t region_ = -1;     // the CheckpointRegion seen last, and its number among those of the trace
+  int64_t num_regions_ = 0;
+  int num_functions_ = 0;
   int num_constants_ = 0;
   std::vector<std::string> own_constants_;
   ForwardConstants constants_;
