@@ -45,7 +45,8 @@ using benchmarks::Median;
 using benchmarks::NowNs;
 using benchmarks::NsSince;
 
-constexpr char kHelp[] = R"(Measures what running a captured graph costs per operator, more than calling the same operators directly: medians over the repeats.
+constexpr char kHelp[] =
+    R"(Measures what running a captured graph costs per operator, more than calling the same operators directly: medians over the repeats.
 
   capture [--json] [--repeat=15] [--help]
 
@@ -94,7 +95,8 @@ struct Case {
 };
 
 int64_t OperatorNodes(const fx::GraphModule& module) {
-  return std::count_if(module.graph().nodes().begin(), module.graph().nodes().end(), [](const fx::Node* node) { return node->is_operator(); });
+  return std::count_if(module.graph().nodes().begin(), module.graph().nodes().end(),
+                       [](const fx::Node* node) { return node->is_operator(); });
 }
 
 // The graph as torch.export writes it; its parameters become inputs, as they have no data there.
@@ -121,7 +123,8 @@ std::string ExportedText(const fx::GraphModule& module, std::vector<at::Tensor>*
     }
     const c10::OperatorHandle& op = node->operator_handle();
     std::vector<testing::ExportedJson::Argument> arguments;
-    for (std::size_t i = 0; i < node->args().size(); ++i) arguments.push_back({op.schema().arguments()[i].name(), argument(node->args()[i])});
+    for (std::size_t i = 0; i < node->args().size(); ++i)
+      arguments.push_back({op.schema().arguments()[i].name(), argument(node->args()[i])});
     const std::string overload = op.operator_name().overload_name.empty() ? "default" : op.operator_name().overload_name;
     program.Call(absl::StrCat("torch.ops.aten.", op.operator_name().name.substr(6), ".", overload), arguments, {testing::Tensor(name)});
   }
@@ -129,8 +132,8 @@ std::string ExportedText(const fx::GraphModule& module, std::vector<at::Tensor>*
 }
 
 // `forward` reads the parameters of `module`. `chain`: made of at:: calls with a graph that ExportedText can write.
-Case MakeCase(const std::string& name, bool grad, const std::shared_ptr<torch::nn::Module>& module, const std::vector<at::Tensor>& inputs, const Forward& forward,
-              bool chain) {
+Case MakeCase(const std::string& name, bool grad, const std::shared_ptr<torch::nn::Module>& module, const std::vector<at::Tensor>& inputs,
+              const Forward& forward, bool chain) {
   Case result;
   result.name = absl::StrCat(name, grad ? "_grad" : "_no_grad");
   result.grad = grad;
@@ -272,8 +275,9 @@ int Main(int argc, char** argv) {
   for (const Case& each : cases) {
     for (const Way& way : each.ways) {
       const auto [lowest, highest] = extremes(way.overheads);
-      std::printf("%-18s%-10s%8lld%14.1f%12.1f%10.1f%10.1f%12.3f\n", each.name.c_str(), way.name.c_str(), static_cast<long long>(each.nodes), Median(each.direct_ns),
-                  Median(way.overheads), lowest, highest, Median(way.overheads) / add);
+      std::printf("%-18s%-10s%8lld%14.1f%12.1f%10.1f%10.1f%12.3f\n", each.name.c_str(), way.name.c_str(),
+                  static_cast<long long>(each.nodes), Median(each.direct_ns), Median(way.overheads), lowest, highest,
+                  Median(way.overheads) / add);
     }
   }
   std::printf("real_add_ns %.1f\n", add);

@@ -146,8 +146,10 @@ enum MetricIndex { kBuild, kIterate, kSplit, kDce, kCopy, kPrint, kParse, kLint,
 
 struct Measured {
   std::int64_t nodes;
-  std::vector<Metric> metrics = {{"build_ns_per_node", {}}, {"iterate_ns_per_node", {}}, {"split_ns_per_node", {}}, {"dce_ns_per_node", {}},
-                                 {"copy_ns_per_node", {}},  {"print_ns_per_node", {}},   {"parse_ns_per_node", {}}, {"lint_ns_per_node", {}},
+  std::vector<Metric> metrics = {{"build_ns_per_node", {}}, {"iterate_ns_per_node", {}},
+                                 {"split_ns_per_node", {}}, {"dce_ns_per_node", {}},
+                                 {"copy_ns_per_node", {}},  {"print_ns_per_node", {}},
+                                 {"parse_ns_per_node", {}}, {"lint_ns_per_node", {}},
                                  {"bytes_per_node", {}},    {"interpreter_overhead_ns_per_node", {}}};
 };
 

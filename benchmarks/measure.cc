@@ -29,7 +29,9 @@ double Median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-c10::OperatorHandle Operator(const char* name, const char* overload) { return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload); }
+c10::OperatorHandle Operator(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
 
 double RealAddNs() {
   const c10::OperatorHandle add = Operator("aten::add", "Tensor");

@@ -23,12 +23,12 @@
 namespace ddpopt {
 namespace {
 
-using testing::ErrorOf;
-using testing::FindOperator;
 using c10::IValue;
 using fx::Argument;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::ErrorOf;
+using testing::FindOperator;
 using ::testing::HasSubstr;
 
 std::size_t Count(const std::string& text, const std::string& part) {
@@ -188,8 +188,8 @@ TEST(Interpreter, ErrorNamesTheNodeAndSaysTheCauseOnce) {
   ASSERT_TRUE(gm.AddSubmodule("inner", {inner, nullptr}).ok());
   gm.graph().Output(gm.graph().CallModule("inner", {gm.graph().Placeholder("x")}));
   const std::string error = ErrorOf([&] { Interpreter(gm).Run({at::ones({2, 3})}); });
-  EXPECT_THAT(error,
-              AllOf(HasSubstr("While executing %mm_default : "), HasSubstr("target=torch.ops.aten.mm.default"), HasSubstr("While executing %inner : ")));
+  EXPECT_THAT(error, AllOf(HasSubstr("While executing %mm_default : "), HasSubstr("target=torch.ops.aten.mm.default"),
+                           HasSubstr("While executing %inner : ")));
   EXPECT_EQ(Count(error, "cannot be multiplied"), 1u) << error;
 }
 
@@ -424,7 +424,8 @@ TEST(Interpreter, ErrorTellsWhereTheNodeCameFrom) {
   mm->meta().stack_trace = "File \"net.py\", line 7";
   g.Output(mm);
   const std::string error = ErrorOf([&] { Interpreter(gm).Run({at::ones({2, 3}), at::ones({2, 3})}); });
-  EXPECT_THAT(error, AllOf(HasSubstr("cannot be multiplied"), HasSubstr("While executing %mm_default : "), HasSubstr("of module blocks.0.mlp\nOriginal traceback:\nFile \"net.py\", line 7")));
+  EXPECT_THAT(error, AllOf(HasSubstr("cannot be multiplied"), HasSubstr("While executing %mm_default : "),
+                           HasSubstr("of module blocks.0.mlp\nOriginal traceback:\nFile \"net.py\", line 7")));
 }
 
 TEST(Interpreter, AnythingThrownBecomesACTenError) {
@@ -453,7 +454,8 @@ TEST(Interpreter, RefusesAValueBeforeItsDefinition) {
   g.Output(y);
   g.SetInsertBefore(y);
   g.CallFunction(FindOperator("aten::exp"), {y});
-  EXPECT_THAT(ErrorOf([&] { Interpreter(gm).Run({at::ones({2})}); }), AllOf(HasSubstr("%neg_default is not there"), HasSubstr("While executing %exp_default")));
+  EXPECT_THAT(ErrorOf([&] { Interpreter(gm).Run({at::ones({2})}); }),
+              AllOf(HasSubstr("%neg_default is not there"), HasSubstr("While executing %exp_default")));
 }
 
 TEST(Interpreter, BindsKeywordsToANestedGraphsInputs) {
@@ -500,7 +502,8 @@ TEST(Interpreter, SetsModesWhereTheGraphSays) {
   fx::GraphModule gm;
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
-  fx::Node* entered = Opaque(g, "torch.amp.autocast_mode._enter_autocast", {IValue("cpu"), IValue(static_cast<int64_t>(at::kBFloat16)), IValue(true), Argument()});
+  fx::Node* entered = Opaque(g, "torch.amp.autocast_mode._enter_autocast",
+                             {IValue("cpu"), IValue(static_cast<int64_t>(at::kBFloat16)), IValue(true), Argument()});
   fx::Node* half = g.CallFunction(FindOperator("aten::mm"), {x, x});
   Opaque(g, "torch.amp.autocast_mode._exit_autocast", {entered});
   Opaque(g, "torch._C._set_grad_enabled", {IValue(false)});
@@ -562,8 +565,12 @@ TEST_F(HigherOrderTest, CondRunsOneBranch) {
   for (const IValue& truth : {IValue(true), IValue(2), IValue(at::full({1}, true)), IValue(at::full({}, 0.5))}) {
     EXPECT_TRUE(at::equal(Run({truth, one}), at::exp(one)));
   }
-  for (const IValue& truth : {IValue(false), IValue(0), IValue(at::full({}, false))}) EXPECT_TRUE(at::equal(Run({truth, one}), at::neg(one)));
-  EXPECT_THAT(ErrorOf([&] { Run({at::ones({2}), one}); }), AllOf(HasSubstr("tensor of one element, not of 2"), HasSubstr("While executing %cond")));
+  for (const IValue& truth : {IValue(false), IValue(0), IValue(at::full({}, false))})
+    EXPECT_TRUE(at::equal(Run({truth, one}), at::neg(one)));
+  EXPECT_THAT(ErrorOf([&] {
+                Run({at::ones({2}), one});
+              }),
+              AllOf(HasSubstr("tensor of one element, not of 2"), HasSubstr("While executing %cond")));
   EXPECT_THAT(ErrorOf([&] { Run({"yes", one}); }), HasSubstr("not String"));
 }
 
@@ -707,7 +714,8 @@ TEST(Interpreter, TypedConstants) {
   fx::GraphModule gm;
   fx::Graph& g = gm.graph();
   fx::Node* x = g.Placeholder("x");
-  fx::Node* entered = Opaque(g, "torch.amp.autocast_mode._enter_autocast", {IValue("cpu"), fx::DtypeConstant(at::kHalf), IValue(true), Argument()});
+  fx::Node* entered =
+      Opaque(g, "torch.amp.autocast_mode._enter_autocast", {IValue("cpu"), fx::DtypeConstant(at::kHalf), IValue(true), Argument()});
   fx::Node* mm = g.CallFunction(FindOperator("aten::mm"), {x, x});
   Opaque(g, "torch.amp.autocast_mode._exit_autocast", {entered});
   fx::Node* to = g.CallFunction(FindOperator("aten::to", "dtype"), {mm, fx::DtypeConstant(at::kDouble)});

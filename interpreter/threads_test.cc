@@ -49,12 +49,14 @@ class ThreadsTest : public ::testing::Test {
     fx::Node* x = g.Placeholder("x");
     fx::Node* w = g.GetAttr("w");
     fx::Node* mm = g.CallFunction(FindOperator("aten::mm"), {x, w});
-    fx::Node* both = g.CreateNode(fx::Op::kCallFunction, fx::HigherOrderTarget{"cond"}, {p, g.GetAttr("exp"), g.GetAttr("neg"), Argument::Tuple({mm})});
+    fx::Node* both =
+        g.CreateNode(fx::Op::kCallFunction, fx::HigherOrderTarget{"cond"}, {p, g.GetAttr("exp"), g.GetAttr("neg"), Argument::Tuple({mm})});
     fx::Node* y = g.CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"}, {both, IValue(0)});
     Opaque(g, "torch._C._set_grad_enabled", {IValue(false)});
     fx::Node* doubled = g.CallFunction(FindOperator("aten::mul", "Tensor"), {y, IValue(2)});
     Opaque(g, "torch._C._set_grad_enabled", {IValue(true)});
-    fx::Node* entered = Opaque(g, "torch.amp.autocast_mode._enter_autocast", {IValue("cpu"), IValue(static_cast<int64_t>(at::kBFloat16)), IValue(true), Argument()});
+    fx::Node* entered = Opaque(g, "torch.amp.autocast_mode._enter_autocast",
+                               {IValue("cpu"), IValue(static_cast<int64_t>(at::kBFloat16)), IValue(true), Argument()});
     fx::Node* half = g.CallFunction(FindOperator("aten::mm"), {x, w});
     Opaque(g, "torch._C._exit_autocast", {entered});
     g.Output(Argument::Tuple({y, doubled, half}));

@@ -18,10 +18,10 @@ namespace {
 
 using c10::IValue;
 using fx::Argument;
-using testing::FindOperator;
-using testing::StatusIs;
 using ::testing::AllOf;
+using testing::FindOperator;
 using ::testing::HasSubstr;
+using testing::StatusIs;
 
 fx::GraphModule& Fill(fx::GraphModule& gm) {
   EXPECT_TRUE(gm.AddAttr("w", at::ones({2}), fx::GraphModule::AttrKind::kParameter).ok());
@@ -86,7 +86,8 @@ TEST(Transformer, AHookPutsNodesInPlaceOfOne) {
   EXPECT_THAT((*transformed)->graph().ToString(), AllOf(HasSubstr("masked_fill"), ::testing::Not(HasSubstr("call_module"))));
   EXPECT_EQ((*transformed)->graph().front()->next()->next()->meta().nn_module, "blocks.0");
   const at::Tensor x = at::ones({2}).neg_();
-  EXPECT_TRUE(at::equal(CallGraphModule(**transformed, {x}).toTensor(), CallGraphModule(*ReluByHand(gm).Transform().value(), {x}).toTensor()));
+  EXPECT_TRUE(
+      at::equal(CallGraphModule(**transformed, {x}).toTensor(), CallGraphModule(*ReluByHand(gm).Transform().value(), {x}).toTensor()));
   EXPECT_EQ(CallGraphModule(**transformed, {x}).toTensor().sum().item<float>(), 2);
 }
 
@@ -104,7 +105,8 @@ TEST(Transformer, ErrorsNameTheNode) {
   fx::GraphModule gm;
   Fill(gm);
   Thrower thrower(gm);
-  EXPECT_THAT(thrower.Transform().status(), StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("transforming %act"), HasSubstr("no such luck"))));
+  EXPECT_THAT(thrower.Transform().status(),
+              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("transforming %act"), HasSubstr("no such luck"))));
   EXPECT_THAT(thrower.Transform().status(), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 

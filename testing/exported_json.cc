@@ -17,6 +17,9 @@ json Size(const json& size) { return size.is_number() ? json{{"as_int", size}} :
 
 json Tensor(const std::string& name) { return {{"as_tensor", {{"name", name}}}}; }
 json Symbol(const std::string& name, const std::string& kind) { return {{kind, {{"as_name", name}}}}; }
+json Int(int64_t value) { return {{"as_int", value}}; }
+json Float(double value) { return {{"as_float", value}}; }
+json None() { return {{"as_none", true}}; }
 std::string SymbolText(const std::string& symbol) { return absl::StrCat("Symbol('", symbol, "', positive=True, integer=True)"); }
 json OpenExpr(const std::string& srepr, int64_t example) { return {{"as_expr", {{"expr_str", srepr}, {"hint", {{"as_int", example}}}}}}; }
 json Open(const std::string& symbol, int64_t example) { return OpenExpr(SymbolText(symbol), example); }
@@ -60,7 +63,8 @@ void ExportedJson::ConstantInput(const std::string& name, const json& value) {
   InputSpec({{"as_none", true}}, {{"constant_input", {{"name", name}, {"value", value}}}});
 }
 
-void ExportedJson::Attribute(const std::string& kind, const std::string& input, const std::string& path, const json& meta, bool persistent) {
+void ExportedJson::Attribute(const std::string& kind, const std::string& input, const std::string& path, const json& meta,
+                             bool persistent) {
   Describe(input, meta);
   json content = {{"arg", {{"name", input}}}, {kind + "_name", path}};
   if (kind == "buffer") content["persistent"] = persistent;
@@ -72,10 +76,13 @@ void ExportedJson::InputSpec(const json& graph_input, const json& spec) {
   input_specs_.push_back(spec);
 }
 
-void ExportedJson::Call(const std::string& target, const std::vector<Argument>& arguments, const std::vector<json>& outputs, const std::string& name) {
+void ExportedJson::Call(const std::string& target, const std::vector<Argument>& arguments, const std::vector<json>& outputs,
+                        const std::string& name) {
   json inputs = json::array();
-  for (const Argument& argument : arguments) inputs.push_back({{"name", argument.name}, {"arg", argument.value}, {"kind", argument.by_keyword ? 2 : 1}});
-  json node = {{"target", target}, {"inputs", inputs}, {"outputs", outputs}, {"metadata", json::object()}, {"is_hop_single_tensor_return", nullptr}};
+  for (const Argument& argument : arguments)
+    inputs.push_back({{"name", argument.name}, {"arg", argument.value}, {"kind", argument.by_keyword ? 2 : 1}});
+  json node = {
+      {"target", target}, {"inputs", inputs}, {"outputs", outputs}, {"metadata", json::object()}, {"is_hop_single_tensor_return", nullptr}};
   if (!name.empty()) node["name"] = name;
   nodes_.push_back(std::move(node));
 }
@@ -93,7 +100,11 @@ void ExportedJson::MutationOutput(const std::string& kind, const std::string& ke
 void ExportedJson::Trees(const std::string& in_spec, const std::string& out_spec, const std::vector<std::string>& argument_names) {
   calls_.push_back({{"fqn", ""},
                     {"signature",
-                     {{"inputs", json::array()}, {"outputs", json::array()}, {"in_spec", in_spec}, {"out_spec", out_spec}, {"forward_arg_names", argument_names}}}});
+                     {{"inputs", json::array()},
+                      {"outputs", json::array()},
+                      {"in_spec", in_spec},
+                      {"out_spec", out_spec},
+                      {"forward_arg_names", argument_names}}}});
 }
 
 json ExportedJson::Graph() const {

@@ -36,9 +36,10 @@ Shows what is in an exported model: inputs and outputs, parameters and buffers, 
   MODEL             a .pt2 archive, or its graph alone (.model.json, gzipped or not). Relative to where you call this. No weights are read.
   --print=FORM      the graph: readable (as Python), tabular, graph (as torch.fx prints it), none (the default).
   --parameters      every parameter, buffer and constant, not only their sums.
-  --costs           bytes and floating-point operations of every node, found without running it on data: the sizes of what it takes and gives,
-                    and for products, convolutions, attention and LSTMs two operations a multiplication and addition; other arithmetic counts
-                    none, views no bytes. Nested graphs' nodes have lines of their own, both branches of a cond among them.
+  --costs           bytes and floating-point operations of every node, found without running it on data: the sizes of what it takes
+                    and gives, and for products, convolutions, attention and LSTMs two operations a multiplication and addition; other
+                    arithmetic counts none, views no bytes. Nested graphs' nodes have lines of their own, both branches of a cond
+                    among them.
   --dot=FILE        draws the graph in Graphviz's language; --svg=FILE as SVG, if Graphviz's `dot` is installed.
   --model_name=NAME which model of an archive that holds several.
   --json            the last line of standard output is one JSON object that holds the same.
@@ -58,7 +59,8 @@ std::string Bytes(double bytes) {
 }
 
 std::string Form(const at::Tensor& tensor) {
-  return absl::StrCat(absl::StripPrefix(fx::DtypeName(tensor.scalar_type()), "torch."), "[", absl::StrJoin(tensor.sizes().vec(), ", "), "]");
+  return absl::StrCat(absl::StripPrefix(fx::DtypeName(tensor.scalar_type()), "torch."), "[", absl::StrJoin(tensor.sizes().vec(), ", "),
+                      "]");
 }
 
 std::string ConstantText(const IValue& value) {
@@ -87,7 +89,8 @@ void PrintInterface(const ExportedProgram& program) {
     std::printf("  %-24s %s\n", input.name.c_str(), InputForm(input).c_str());
   }
   for (const auto& [symbol, range] : program.symbol_ranges()) {
-    std::printf("  %s: %s to %s\n", symbol.c_str(), range.min.has_value() ? absl::StrCat(*range.min).c_str() : "-", range.max.has_value() ? absl::StrCat(*range.max).c_str() : "-");
+    std::printf("  %s: %s to %s\n", symbol.c_str(), range.min.has_value() ? absl::StrCat(*range.min).c_str() : "-",
+                range.max.has_value() ? absl::StrCat(*range.max).c_str() : "-");
   }
   for (const std::string& guard : program.guards()) std::printf("  needs %s\n", guard.c_str());
   std::printf("outputs %s\n", program.out_tree().ToString().c_str());
@@ -113,7 +116,8 @@ void PrintTensors(const ExportedProgram& program, bool all) {
       std::printf("  %-48s %-28s %10s%s\n", entry.name.c_str(), Form(entry.tensor).c_str(), Bytes(own).c_str(), remark(entry).c_str());
     }
   };
-  section("parameters", program.parameters(), [](const auto& entry) { return std::string(entry.tensor.requires_grad() ? "" : "  frozen"); });
+  section("parameters", program.parameters(),
+          [](const auto& entry) { return std::string(entry.tensor.requires_grad() ? "" : "  frozen"); });
   section("buffers", program.buffers(), [](const auto& entry) { return std::string(entry.persistent ? "" : "  not persistent"); });
   if (!program.constants().empty()) section("constants", program.constants(), [](const auto&) { return std::string(); });
   for (const auto& [alias, first] : program.tied()) std::printf("  %s is %s\n", alias.c_str(), first.c_str());
@@ -150,7 +154,8 @@ void ForEachTensor(const IValue& value, Fn&& fn) {
   }
 }
 
-// Of an operator below autograd: two a multiplication and addition of products, convolutions, attention and LSTMs; other arithmetic isn't counted.
+// Of an operator below autograd: two a multiplication and addition of products, convolutions, attention and LSTMs; other arithmetic isn't
+// counted.
 double Flops(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
   const std::string& name = op.schema().name();
   if (results.empty()) return 0;
@@ -166,14 +171,17 @@ double Flops(const c10::OperatorHandle& op, const std::vector<IValue>& arguments
     const at::Tensor factor = tensor(index);
     return factor.defined() && factor.dim() > 0 ? 2 * results_of * static_cast<double>(factor.size(-1)) : 0;
   };
-  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::mv" || name == "aten::dot" || name == "aten::vdot" || name == "aten::linear") return product(0);
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::mv" || name == "aten::dot" || name == "aten::vdot" ||
+      name == "aten::linear")
+    return product(0);
   if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv") return product(1);
   if (name == "aten::addbmm") return tensor(1).defined() ? product(1) * static_cast<double>(tensor(1).size(0)) : 0;
   if (name == "aten::convolution" || name == "aten::_convolution") {
     const at::Tensor input = tensor(0), weight = tensor(1);
     if (!input.defined() || !weight.defined() || weight.dim() < 3 || weight.size(0) == 0) return 0;
     const bool transposed = arguments.size() > 6 && arguments[6].isBool() && arguments[6].toBool();
-    return 2 * (transposed ? static_cast<double>(input.numel()) : results_of) * static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+    return 2 * (transposed ? static_cast<double>(input.numel()) : results_of) * static_cast<double>(weight.numel()) /
+           static_cast<double>(weight.size(0));
   }
   if (absl::StrContains(name, "scaled_dot_product") && !absl::StrContains(name, "backward")) {
     const at::Tensor query = tensor(0), key = tensor(1);
@@ -275,7 +283,9 @@ nlohmann::ordered_json Report(const ExportedProgram& program, const Costs* costs
   const auto tensors = [&](const char* key, const auto& entries) {
     report[key] = nlohmann::ordered_json::array();
     for (const auto& entry : entries) {
-      report[key].push_back({{"name", entry.name}, {"form", Form(entry.tensor)}, {"bytes", entry.tensor.numel() * static_cast<int64_t>(entry.tensor.element_size())}});
+      report[key].push_back({{"name", entry.name},
+                             {"form", Form(entry.tensor)},
+                             {"bytes", entry.tensor.numel() * static_cast<int64_t>(entry.tensor.element_size())}});
     }
   };
   tensors("parameters", program.parameters());
@@ -291,19 +301,21 @@ nlohmann::ordered_json Report(const ExportedProgram& program, const Costs* costs
   if (costs != nullptr) {
     report["costs"] = nlohmann::ordered_json::array();
     for (const Cost& cost : costs->costs()) {
-      report["costs"].push_back({{"node", cost.node}, {"operator", cost.target}, {"form", cost.form}, {"bytes", cost.bytes}, {"flops", cost.flops}});
+      report["costs"].push_back(
+          {{"node", cost.node}, {"operator", cost.target}, {"form", cost.form}, {"bytes", cost.bytes}, {"flops", cost.flops}});
     }
   }
   return report;
 }
 
-absl::Status Inspect(const std::string& model, const LoadOptions& load, const std::string& print, bool parameters, bool find_costs, const std::string& dot,
-                     const std::string& svg, bool json) {
+absl::Status Inspect(const std::string& model, const LoadOptions& load, const std::string& print, bool parameters, bool find_costs,
+                     const std::string& dot, const std::string& svg, bool json) {
   DDPOPT_ASSIGN_OR_RETURN(const std::shared_ptr<ExportedProgram> program, LoadExportedProgram(model, load));
   PrintInterface(*program);
   PrintTensors(*program, parameters);
   PrintOperators(*program->module());
-  if (const absl::Status executable = program->CheckExecutable(); !executable.ok()) std::printf("can't be run: %s\n", std::string(executable.message()).c_str());
+  if (const absl::Status executable = program->CheckExecutable(); !executable.ok())
+    std::printf("can't be run: %s\n", std::string(executable.message()).c_str());
   if (print == "readable") std::printf("\n%s\n", fx::FormatReadable(*program->module()).c_str());
   if (print == "tabular") std::printf("\n%s\n", fx::FormatTabular(program->module()->graph()).c_str());
   if (print == "graph") std::printf("\n%s\n", program->module()->graph().ToString().c_str());
@@ -341,7 +353,8 @@ int Main(int argc, char** argv) {
       costs = true;
     } else if (absl::ConsumePrefix(&argument, "--print=")) {
       print = std::string(argument);
-      if (print != "readable" && print != "tabular" && print != "graph" && print != "none") return Usage(absl::StrCat("there is no form \"", print, "\""));
+      if (print != "readable" && print != "tabular" && print != "graph" && print != "none")
+        return Usage(absl::StrCat("there is no form \"", print, "\""));
     } else if (absl::ConsumePrefix(&argument, "--dot=")) {
       dot = UserPath(std::string(argument));
     } else if (absl::ConsumePrefix(&argument, "--svg=")) {

@@ -28,8 +28,9 @@ std::string RunInspect(const std::string& arguments, int expected_status = 0) {
 
 TEST(InspectTest, WhatTheModelTakesHoldsAndGives) {
   const std::string text = RunInspect(kData + "forms/batchnorm_decomposed/model.pt2 --parameters");
-  EXPECT_THAT(text, AllOf(HasSubstr("exported by PyTorch 2.15.0"), HasSubstr("inputs ((*,), {})"), HasSubstr("writes the buffers n.num_batches_tracked, n.running_mean"),
-                          HasSubstr("6 parameters"), HasSubstr("float32[6, 3, 3, 3]"), HasSubstr("aten._native_batch_norm_legit_functional.default")));
+  EXPECT_THAT(text, AllOf(HasSubstr("exported by PyTorch 2.15.0"), HasSubstr("inputs ((*,), {})"),
+                          HasSubstr("writes the buffers n.num_batches_tracked, n.running_mean"), HasSubstr("6 parameters"),
+                          HasSubstr("float32[6, 3, 3, 3]"), HasSubstr("aten._native_batch_norm_legit_functional.default")));
   EXPECT_THAT(RunInspect(kData + "forms/dynamic_batch/model.pt2"), AllOf(HasSubstr("float32[s77, 12]"), HasSubstr("s77: 2 to 64")));
   EXPECT_THAT(RunInspect(kData + "forms/values_in/model.pt2"), HasSubstr("always 0.5"));
 }

@@ -61,7 +61,8 @@ int Main(int argc, char** argv) {
       files.insert(path);
       continue;
     }
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path, std::filesystem::directory_options::skip_permission_denied, error)) {
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(path, std::filesystem::directory_options::skip_permission_denied, error)) {
       if (entry.is_regular_file(error) && IsModel(entry.path().string())) files.insert(entry.path().string());
     }
   }
@@ -75,7 +76,8 @@ int Main(int argc, char** argv) {
     const absl::Status status = program.ok() ? RunOnFakes(**program, {}, &run) : program.status();
     if (!status.ok()) {
       ++failed;
-      std::fprintf(stderr, "FAILED %s (last operator: %s): %s\n", file.c_str(), run.last_operator.c_str(), std::string(status.message()).c_str());
+      std::fprintf(stderr, "FAILED %s (last operator: %s): %s\n", file.c_str(), run.last_operator.c_str(),
+                   std::string(status.message()).c_str());
     }
     for (const std::string& op : run.operators) {
       if (per_model) std::printf("%s\t%s\n", file.c_str(), op.c_str());

@@ -1,5 +1,5 @@
-// A C++ module and the Python module of the same architecture become the same graph: operators, parameters and constants, one by one; and the same
-// weights give the same bits.
+// A C++ module and the Python module of the same architecture become the same graph: operators, parameters and constants, one by one; and
+// the same weights give the same bits.
 
 #include <memory>
 #include <string>
@@ -25,12 +25,12 @@ namespace ddpopt {
 namespace {
 
 using c10::IValue;
-using testing::IsOk;
-using testing::Ramp;
-using testing::TensorEq;
 using ::testing::ContainerEq;
 using ::testing::ElementsAre;
+using testing::IsOk;
+using testing::Ramp;
 using ::testing::SizeIs;
+using testing::TensorEq;
 
 // Each node as "operator(arguments)", where values are numbered in order and attributes named without `prefix`.
 std::vector<std::string> Form(const fx::GraphModule& module, absl::string_view prefix) {
@@ -58,7 +58,8 @@ std::vector<std::string> Form(const fx::GraphModule& module, absl::string_view p
     if (node->op() != fx::Op::kCallFunction) continue;
     std::string line = absl::StrCat(fx::TargetToString(node->target()), "(");
     for (const fx::Argument& argument : node->args()) absl::StrAppend(&line, absl::EndsWith(line, "(") ? "" : ", ", text(text, argument));
-    for (const auto& keyword : node->kwargs()) absl::StrAppend(&line, ", ", absl::string_view(keyword.first), "=", text(text, keyword.second));
+    for (const auto& keyword : node->kwargs())
+      absl::StrAppend(&line, ", ", absl::string_view(keyword.first), "=", text(text, keyword.second));
     // Whether cuDNN may be used is a setting of the process that captures.
     if (absl::StartsWith(line, "aten.batch_norm")) line.resize(line.rfind(", "));
     lines.push_back(line + ")");
@@ -89,7 +90,8 @@ void ExpectSame(const std::string& model, Net net, const at::Tensor& x, const at
   ASSERT_THAT(traced, IsOk());
   EXPECT_THAT(Form(*traced->module, ""), ContainerEq(Form(*(*program)->module(), "m.")));
 
-  const at::Tensor loss = CallGraphModule(*traced->module, {x, labels}).toTensor(), exported = (*program)->RunFlat({x, labels})[0].toTensor();
+  const at::Tensor loss = CallGraphModule(*traced->module, {x, labels}).toTensor(),
+                   exported = (*program)->RunFlat({x, labels})[0].toTensor();
   loss.backward();
   exported.backward();
   EXPECT_THAT(loss, TensorEq(exported));
@@ -113,14 +115,15 @@ TEST(SameFormTest, CustomLinear) {
   testing::CustomLinear net;
   const auto traced = TraceForward(net, FakeTensorMode::Create(), Ramp({16, 32}), at::arange(16).remainder(10));
   ASSERT_THAT(traced, IsOk());
-  EXPECT_THAT(Form(*traced->module, ""),
-              ElementsAre("aten.linear.default(input 0, seq.0.weight, seq.0.bias)", "aten.relu.default(value 0)", "aten.t.default(seq.2.weight)",
-                          "aten.mm.default(value 1, value 2)", "aten.lt.Scalar(value 3, 0.5)", "aten.where.Scalar(value 4, 0.3, 0.6)",
-                          "aten.add.Tensor(value 3, value 5)", "aten.relu.default(value 6)", "aten.t.default(seq.4.weight)",
-                          "aten.mm.default(value 7, value 8)", "aten.lt.Scalar(value 9, 0.5)", "aten.where.Scalar(value 10, 0.3, 0.6)",
-                          "aten.add.Tensor(value 9, value 11)", "aten.relu.default(value 12)", "aten.t.default(seq.6.weight)",
-                          "aten.mm.default(value 13, value 14)", "aten.lt.Scalar(value 15, 0.5)", "aten.where.Scalar(value 16, 0.3, 0.6)",
-                          "aten.add.Tensor(value 15, value 17)", "aten.cross_entropy_loss.default(value 18, input 1)"));
+  EXPECT_THAT(
+      Form(*traced->module, ""),
+      ElementsAre("aten.linear.default(input 0, seq.0.weight, seq.0.bias)", "aten.relu.default(value 0)", "aten.t.default(seq.2.weight)",
+                  "aten.mm.default(value 1, value 2)", "aten.lt.Scalar(value 3, 0.5)", "aten.where.Scalar(value 4, 0.3, 0.6)",
+                  "aten.add.Tensor(value 3, value 5)", "aten.relu.default(value 6)", "aten.t.default(seq.4.weight)",
+                  "aten.mm.default(value 7, value 8)", "aten.lt.Scalar(value 9, 0.5)", "aten.where.Scalar(value 10, 0.3, 0.6)",
+                  "aten.add.Tensor(value 9, value 11)", "aten.relu.default(value 12)", "aten.t.default(seq.6.weight)",
+                  "aten.mm.default(value 13, value 14)", "aten.lt.Scalar(value 15, 0.5)", "aten.where.Scalar(value 16, 0.3, 0.6)",
+                  "aten.add.Tensor(value 15, value 17)", "aten.cross_entropy_loss.default(value 18, input 1)"));
 }
 
 }  // namespace

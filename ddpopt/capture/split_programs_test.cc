@@ -1,4 +1,5 @@
-// Exported programs of every form, cut into as many pieces as they have parameters: values, gradients and buffers are those of the uncut program, to the bit.
+// Exported programs of every form, cut into as many pieces as they have parameters: values, gradients and buffers are those of the uncut
+// program, to the bit.
 
 #include <memory>
 #include <string>
@@ -74,7 +75,8 @@ TEST_P(SplitProgramsTest, RunAsTheUncutProgram) {
     const auto split = OptimizeDdp(program->module(), inputs, FakeTensorMode::Create(), EagerBackend(), options);
     ASSERT_THAT(split.status(), IsOk());
     for (int step = 0; step < 2; ++step) {
-      const std::vector<IValue> expected = whole->RunFlat(Inputs(*whole, rows)), outputs = Flat(CallGraphModule(*split->module, Inputs(*program, rows)));
+      const std::vector<IValue> expected = whole->RunFlat(Inputs(*whole, rows)),
+                                outputs = Flat(CallGraphModule(*split->module, Inputs(*program, rows)));
       ASSERT_EQ(outputs.size(), expected.size());
       for (std::size_t i = 0; i < outputs.size(); ++i) {
         ASSERT_EQ(outputs[i].isTensor(), expected[i].isTensor());
@@ -98,8 +100,9 @@ TEST_P(SplitProgramsTest, RunAsTheUncutProgram) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, SplitProgramsTest,
-                         ::testing::Values("autocast_region", "batchnorm_decomposed", "batchnorm_training_ir", "bf16", "cond", "constants", "dynamic_batch", "eval_mode",
-                                           "float64", "mutated_buffers", "mutated_input", "nested_inputs_outputs", "no_grad_region", "values_in"),
+                         ::testing::Values("autocast_region", "batchnorm_decomposed", "batchnorm_training_ir", "bf16", "cond", "constants",
+                                           "dynamic_batch", "eval_mode", "float64", "mutated_buffers", "mutated_input",
+                                           "nested_inputs_outputs", "no_grad_region", "values_in"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

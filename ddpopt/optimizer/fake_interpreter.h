@@ -1,8 +1,8 @@
 #ifndef DDPOPT_OPTIMIZER_FAKE_INTERPRETER_H_
 #define DDPOPT_OPTIMIZER_FAKE_INTERPRETER_H_
 
-// Runs a graph on fake tensors, whose values can't choose a branch: of torch.cond both branches run, must give the same forms, and the first
-// one's values go on.
+// Runs a graph on fake tensors, whose values can't choose a branch: of torch.cond both branches run, must give the same forms, and the
+// first one's values go on.
 //
 //   const ModeGuard fakes(mode);
 //   c10::IValue result = FakeInterpreter(module, mode.get()).Run(fake_inputs);
@@ -28,8 +28,8 @@ class FakeInterpreter : public Interpreter {
   c10::IValue RunGetAttr(const fx::Node& node) override;
   c10::IValue RunCallModule(const fx::Node& node, Arguments& arguments) override;
   c10::IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override;
-  c10::IValue RunCond(const c10::IValue& predicate, const fx::GraphModule::Submodule& on_true,
-                      const fx::GraphModule::Submodule& on_false, Values operands) override;
+  c10::IValue RunCond(const c10::IValue& predicate, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
+                      Values operands) override;
 
   FakeTensorMode* mode() const { return mode_; }
 

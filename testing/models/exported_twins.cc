@@ -43,10 +43,13 @@ at::Tensor OwnLinearImpl::forward(const at::Tensor& x) {
 }
 
 CustomLinearImpl::CustomLinearImpl() {
-  seq_ = register_module("seq", nn::Sequential(nn::Linear(32, 96), nn::ReLU(), OwnLinear(96, 96), nn::ReLU(), OwnLinear(96, 96), nn::ReLU(), OwnLinear(96, 10)));
+  seq_ = register_module("seq", nn::Sequential(nn::Linear(32, 96), nn::ReLU(), OwnLinear(96, 96), nn::ReLU(), OwnLinear(96, 96), nn::ReLU(),
+                                               OwnLinear(96, 10)));
 }
 
-at::Tensor CustomLinearImpl::forward(const at::Tensor& x, const at::Tensor& labels) { return at::cross_entropy_loss(seq_->forward(x), labels); }
+at::Tensor CustomLinearImpl::forward(const at::Tensor& x, const at::Tensor& labels) {
+  return at::cross_entropy_loss(seq_->forward(x), labels);
+}
 
 UnusedParamsImpl::UnusedParamsImpl() {
   a_ = register_module("a", nn::Linear(64, 64));

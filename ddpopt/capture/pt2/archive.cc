@@ -41,7 +41,8 @@ absl::StatusOr<std::unique_ptr<Archive>> Archive::Open(const std::string& path) 
   }
   absl::StatusOr<std::unique_ptr<Reader>> reader = CatchAsStatus("opening it", [&] { return std::make_unique<Reader>(path); });
   if (!reader.ok()) {
-    return absl::DataLossError(absl::StrCat("\"", path, "\": expected a zip archive of torch.export.save, got: ", reader.status().message()));
+    return absl::DataLossError(
+        absl::StrCat("\"", path, "\": expected a zip archive of torch.export.save, got: ", reader.status().message()));
   }
   auto archive = std::unique_ptr<Archive>(new Archive(*std::move(reader), info.st_size));
   const absl::Status listed = CatchAsStatus("the list of records", [&] { archive->records_ = archive->reader_->stream.getAllRecords(); });
@@ -57,7 +58,8 @@ absl::StatusOr<int64_t> Archive::Size(const std::string& record) {
   const absl::StatusOr<std::size_t> size = CatchAsStatus("its size", [&] { return reader_->stream.getRecordSize(record); });
   if (!size.ok()) return Damaged(record, size.status());
   if (*size > static_cast<std::size_t>(file_size_) * kMaxExpansion) {
-    return absl::DataLossError(absl::StrCat("record \"", record, "\" claims ", *size, " bytes, which a file of ", file_size_, " can't hold"));
+    return absl::DataLossError(
+        absl::StrCat("record \"", record, "\" claims ", *size, " bytes, which a file of ", file_size_, " can't hold"));
   }
   return static_cast<int64_t>(*size);
 }
@@ -66,7 +68,8 @@ absl::StatusOr<std::string> Archive::Text(const std::string& record) {
   DDPOPT_ASSIGN_OR_RETURN(const int64_t size, Size(record));
   std::string text(static_cast<std::size_t>(size), '\0');
   if (size == 0) return text;
-  const absl::StatusOr<std::size_t> read = CatchAsStatus("reading it", [&] { return reader_->stream.getRecord(record, text.data(), text.size()); });
+  const absl::StatusOr<std::size_t> read =
+      CatchAsStatus("reading it", [&] { return reader_->stream.getRecord(record, text.data(), text.size()); });
   if (!read.ok()) return Damaged(record, read.status());
   return text;
 }
@@ -76,8 +79,8 @@ absl::StatusOr<c10::Storage> Archive::Read(const std::string& record) {
   return CatchAsStatus("making room for it", [&]() -> absl::StatusOr<c10::Storage> {
     c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<std::size_t>(size), c10::GetCPUAllocator(), /*resizable=*/true);
     if (size == 0) return storage;
-    const absl::StatusOr<std::size_t> read =
-        CatchAsStatus("reading it", [&] { return reader_->stream.getRecord(record, storage.mutable_data(), static_cast<std::size_t>(size)); });
+    const absl::StatusOr<std::size_t> read = CatchAsStatus(
+        "reading it", [&] { return reader_->stream.getRecord(record, storage.mutable_data(), static_cast<std::size_t>(size)); });
     if (!read.ok()) return Damaged(record, read.status());
     return storage;
   });

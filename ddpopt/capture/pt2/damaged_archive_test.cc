@@ -1,4 +1,5 @@
-// Archives that were cut short, altered, or never were what they say: the Status names the record and what was expected. (fuzz_test alters at random.)
+// Archives that were cut short, altered, or never were what they say: the Status names the record and what was expected. (fuzz_test alters
+// at random.)
 
 #include <cstdlib>
 #include <filesystem>
@@ -77,19 +78,22 @@ TEST_F(DamagedArchiveTest, OtherFormatsAndVersions) {
 
 TEST_F(DamagedArchiveTest, NewerSchemas) {
   Replace(kModel, "\"minor\": 20", "\"minor\": 21");
-  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("record \"models/model.json\""), HasSubstr("expected 8.0 to 8.20"), HasSubstr("got 8.21"))));
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kUnimplemented,
+                               AllOf(HasSubstr("record \"models/model.json\""), HasSubstr("expected 8.0 to 8.20"), HasSubstr("got 8.21"))));
 }
 
 TEST_F(DamagedArchiveTest, MissingAndShortRecords) {
   Records whole = records_;
   records_.erase(kModel);
-  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected one record \"models/NAME.json\"; the archive holds no model")));
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               HasSubstr("expected one record \"models/NAME.json\"; the archive holds no model")));
   records_ = whole;
   records_.erase("data/weights/weight_1");
   EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("data/weights/weight_1")));
   records_ = whole;
   records_["data/weights/weight_0"].pop_back();
-  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("record \"data/weights/weight_0\": expected at least 36 bytes for \"l.weight\", got 35")));
+  EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kDataLoss,
+                               HasSubstr("record \"data/weights/weight_0\": expected at least 36 bytes for \"l.weight\", got 35")));
   records_ = whole;
   records_.erase(kWeights);
   EXPECT_THAT(Load(), StatusIs(absl::StatusCode::kNotFound, HasSubstr(kWeights)));
@@ -130,7 +134,8 @@ TEST_F(DamagedArchiveTest, GraphsThatDoNotFit) {
     return std::string(Load().message());
   };
   EXPECT_THAT(error("\"kind\": 1", "\"kind\": 7"), HasSubstr("kind: expected 1"));
-  EXPECT_THAT(error("\"arg\": {\"as_tensor\": {\"name\": \"mul\"}}", "\"arg\": {\"as_tensor\": {\"name\": \"nobody\"}}"), HasSubstr("\"nobody\""));
+  EXPECT_THAT(error("\"arg\": {\"as_tensor\": {\"name\": \"mul\"}}", "\"arg\": {\"as_tensor\": {\"name\": \"nobody\"}}"),
+              HasSubstr("\"nobody\""));
   EXPECT_THAT(error("\"as_tensor\"", "\"as_tensors_of_the_future\""), HasSubstr("as_tensors_of_the_future"));
   EXPECT_THAT(error("\"name\": \"add\"", "\"name\": \"mul\""), HasSubstr("taken by an earlier value"));
   EXPECT_THAT(error("\"tensor_constant_name\": \"k\"", "\"tensor_constant_name\": \"other\""), HasSubstr("no data for \"other\""));
@@ -156,7 +161,8 @@ TEST(DamagedFileTest, LyingSizes) {
   int lies = 0;
   for (std::size_t at = content.find("PK\x01\x02"); at != std::string::npos; at = content.find("PK\x01\x02", at + 4)) {
     std::string lying = content;
-    for (const std::size_t field : {20, 24}) lying.replace(at + field, 4, std::string("\xF0\xFF\xFF\x7F", 4));  // compressed and whole size: 2 GiB
+    for (const std::size_t field : {20, 24})
+      lying.replace(at + field, 4, std::string("\xF0\xFF\xFF\x7F", 4));  // compressed and whole size: 2 GiB
     DDPOPT_ASSERT_OK(WriteFile(path, lying));
     if (!LoadExportedProgram(path).ok()) ++lies;
   }

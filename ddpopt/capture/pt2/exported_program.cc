@@ -91,7 +91,8 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
     switch (input.kind) {
       case ProgramInput::Kind::kConstant:
         if (!SameConstant(value, input.constant)) {
-          return absl::InvalidArgumentError(absl::StrCat(name, " is ", ValueText(value), ", but the program was exported for ", ValueText(input.constant), " alone"));
+          return absl::InvalidArgumentError(
+              absl::StrCat(name, " is ", ValueText(value), ", but the program was exported for ", ValueText(input.constant), " alone"));
         }
         break;
       case ProgramInput::Kind::kSymbolic:
@@ -111,12 +112,15 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
           return absl::InvalidArgumentError(absl::StrCat(name, " must be a tensor, not ", ValueText(value)));
         }
         const at::Tensor& tensor = value.toTensor();
-        if (tensor.layout() != c10::kStrided) return absl::InvalidArgumentError(absl::StrCat(name, " must be a dense tensor, not one of layout ", c10::str(tensor.layout())));
+        if (tensor.layout() != c10::kStrided)
+          return absl::InvalidArgumentError(absl::StrCat(name, " must be a dense tensor, not one of layout ", c10::str(tensor.layout())));
         if (tensor.scalar_type() != input.dtype) {
-          return absl::InvalidArgumentError(absl::StrCat(name, " has dtype ", c10::toString(tensor.scalar_type()), ", but the program was exported for ", c10::toString(input.dtype)));
+          return absl::InvalidArgumentError(absl::StrCat(name, " has dtype ", c10::toString(tensor.scalar_type()),
+                                                         ", but the program was exported for ", c10::toString(input.dtype)));
         }
         if (static_cast<std::size_t>(tensor.dim()) != input.sizes.size()) {
-          return absl::InvalidArgumentError(absl::StrCat(name, " has ", tensor.dim(), " dimensions, but the program was exported for ", input.sizes.size()));
+          return absl::InvalidArgumentError(
+              absl::StrCat(name, " has ", tensor.dim(), " dimensions, but the program was exported for ", input.sizes.size()));
         }
         for (std::size_t d = 0; d < input.sizes.size(); ++d) {
           observed.push_back({&input.sizes[d], tensor.size(static_cast<int64_t>(d)), absl::StrCat(name, ", dimension ", d)});
@@ -135,7 +139,8 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
     const auto [it, is_new] = values.emplace(symbol, size.value);
     if (is_new) bound_by[symbol] = size.place;
     if (it->second != size.value) {
-      return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must equal ", bound_by[symbol], ", which is ", it->second, " (", symbol, ")"));
+      return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must equal ", bound_by[symbol], ", which is ",
+                                                     it->second, " (", symbol, ")"));
     }
   }
   for (bool progress = true; progress;) {
@@ -149,7 +154,8 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
       const absl::StatusOr<int64_t> value = Solve(*size.expr, unknown[0], size.value, values);
       if (absl::IsNotFound(value.status())) continue;  // perhaps another size tells
       if (!value.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must be ", size.expr->ToString(), " for a whole ", unknown[0]));
+        return absl::InvalidArgumentError(
+            absl::StrCat(size.place, " is ", size.value, ", but must be ", size.expr->ToString(), " for a whole ", unknown[0]));
       }
       values[unknown[0]] = *value;
       bound_by[unknown[0]] = size.place;
@@ -159,21 +165,24 @@ absl::StatusOr<SymbolValues> ExportedProgram::BindInputs(absl::Span<const IValue
   for (const Observed& size : observed) {
     if (!size.expr->symbol().empty()) continue;
     const absl::StatusOr<int64_t> wanted = size.expr->EvaluateInt(values);
-    if (!wanted.ok()) return absl::InvalidArgumentError(absl::StrCat(size.place, ": ", size.expr->ToString(), ": ", wanted.status().message()));
+    if (!wanted.ok())
+      return absl::InvalidArgumentError(absl::StrCat(size.place, ": ", size.expr->ToString(), ": ", wanted.status().message()));
     if (*wanted == size.value) continue;
     const std::set<std::string> symbols = size.expr->Symbols();
     if (symbols.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but the program was exported for ", *wanted, " alone"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(size.place, " is ", size.value, ", but the program was exported for ", *wanted, " alone"));
     }
-    return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must be ", size.expr->ToString(), " = ", *wanted, " (",
-                                                   Bindings(values, bound_by, symbols), ")"));
+    return absl::InvalidArgumentError(absl::StrCat(size.place, " is ", size.value, ", but must be ", size.expr->ToString(), " = ", *wanted,
+                                                   " (", Bindings(values, bound_by, symbols), ")"));
   }
   for (const auto& [symbol, value] : values) {
     const auto it = symbol_ranges_.find(symbol);
     if (it == symbol_ranges_.end()) continue;
     const SymbolRange& range = it->second;
     if ((range.min.has_value() && value < *range.min) || (range.max.has_value() && value > *range.max)) {
-      return absl::InvalidArgumentError(absl::StrCat(bound_by[symbol], " makes ", symbol, " = ", value, ", which must be ", RangeText(range)));
+      return absl::InvalidArgumentError(
+          absl::StrCat(bound_by[symbol], " makes ", symbol, " = ", value, ", which must be ", RangeText(range)));
     }
   }
   DDPOPT_RETURN_IF_ERROR(CheckGuards(inputs));
@@ -189,7 +198,8 @@ absl::Status ExportedProgram::CheckGuards(absl::Span<const IValue> inputs) const
       const std::size_t index = input_paths_.at(place.input);
       const IValue& value = inputs[index];
       if (place.what == Place::What::kValue) {
-        if (!value.isInt() && !value.isDouble() && !value.isBool()) return absl::UnimplementedError(absl::StrCat("guard \"", guard.text(), "\" of a ", value.tagKind()));
+        if (!value.isInt() && !value.isDouble() && !value.isBool())
+          return absl::UnimplementedError(absl::StrCat("guard \"", guard.text(), "\" of a ", value.tagKind()));
         seen.push_back(absl::StrCat("input \"", inputs_[index].name, "\" is ", ValueText(value)));
         return value;
       }
@@ -199,7 +209,8 @@ absl::Status ExportedProgram::CheckGuards(absl::Span<const IValue> inputs) const
       if (place.what == Place::What::kNumel) return IValue(tensor.numel());
       if (place.what == Place::What::kStorageOffset) return IValue(tensor.storage_offset());
       const int64_t dim = place.index < 0 ? place.index + tensor.dim() : place.index;
-      if (dim < 0 || dim >= tensor.dim()) return absl::InvalidArgumentError(absl::StrCat("guard \"", guard.text(), "\": there is no dimension ", place.index));
+      if (dim < 0 || dim >= tensor.dim())
+        return absl::InvalidArgumentError(absl::StrCat("guard \"", guard.text(), "\": there is no dimension ", place.index));
       const bool size = place.what == Place::What::kSize;
       const int64_t number = size ? tensor.size(dim) : tensor.stride(dim);
       seen.push_back(absl::StrCat(size ? "" : "the stride of ", "input \"", inputs_[index].name, "\", dimension ", dim, ", is ", number));
@@ -207,7 +218,8 @@ absl::Status ExportedProgram::CheckGuards(absl::Span<const IValue> inputs) const
     });
     if (!holds.ok() && holds.status().code() != absl::StatusCode::kOutOfRange) return holds.status();
     if (!holds.ok() || !*holds) {
-      return absl::InvalidArgumentError(absl::StrCat("the program was exported for inputs with ", guard.text(), ", but ", absl::StrJoin(seen, " and "),
+      return absl::InvalidArgumentError(absl::StrCat("the program was exported for inputs with ", guard.text(), ", but ",
+                                                     absl::StrJoin(seen, " and "),
                                                      holds.ok() ? "" : absl::StrCat(" (", holds.status().message(), ")")));
     }
   }
@@ -307,8 +319,9 @@ absl::Status ExportedProgram::SetTensor(absl::string_view name, at::Tensor tenso
   const absl::optional<at::Tensor> old = FindTensor(name);
   if (!old.has_value()) return absl::NotFoundError(absl::StrCat("the program has no parameter, buffer or constant \"", name, "\""));
   if (old->sizes() != tensor.sizes() || old->scalar_type() != tensor.scalar_type()) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is ", c10::toString(old->scalar_type()), " [", absl::StrJoin(old->sizes().vec(), ", "),
-                                                   "], but the tensor is ", c10::toString(tensor.scalar_type()), " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", name, "\" is ", c10::toString(old->scalar_type()), " [", absl::StrJoin(old->sizes().vec(), ", "),
+                     "], but the tensor is ", c10::toString(tensor.scalar_type()), " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]"));
   }
   if (tensor.requires_grad() != old->requires_grad()) tensor = tensor.detach().set_requires_grad(old->requires_grad());
   const c10::TensorImpl* impl = old->unsafeGetTensorImpl();

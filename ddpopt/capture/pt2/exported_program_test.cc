@@ -20,10 +20,10 @@ namespace {
 
 using c10::IValue;
 using ::testing::ElementsAre;
+using testing::ErrorOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-using testing::ErrorOf;
 using testing::StatusIs;
 
 const std::string kData = "testing/testdata/exported/";
@@ -57,8 +57,8 @@ TEST(ExportedProgramTest, EveryFormLoadsAndLints) {
 
 TEST(ExportedProgramTest, ParametersAreAttributesReadBeforeTheirFirstUse) {
   const auto program = Load("forms/dynamic_batch/model.pt2");
-  EXPECT_THAT(NodeNames(*program), ElementsAre("x", "sym_size_int_1", "p_a_weight", "p_a_bias", "linear", "gelu", "p_b_weight", "p_b_bias", "linear_1", "view",
-                                               "sum_1", "div", "output"));
+  EXPECT_THAT(NodeNames(*program), ElementsAre("x", "sym_size_int_1", "p_a_weight", "p_a_bias", "linear", "gelu", "p_b_weight", "p_b_bias",
+                                               "linear_1", "view", "sum_1", "div", "output"));
   const fx::Node* weight = nullptr;
   for (const fx::Node* node : program->module()->graph().nodes()) weight = node->name() == "p_a_weight" ? node : weight;
   EXPECT_EQ(weight->path(), "a.weight");
@@ -68,7 +68,8 @@ TEST(ExportedProgramTest, ParametersAreAttributesReadBeforeTheirFirstUse) {
   EXPECT_EQ(program->parameters()[0].name, "a.weight");
   EXPECT_TRUE(program->parameters()[0].tensor.requires_grad());
   EXPECT_TRUE(program->parameters()[0].tensor.is_leaf());
-  EXPECT_EQ(program->module()->FindAttr("a.weight")->value.toTensor().unsafeGetTensorImpl(), program->parameters()[0].tensor.unsafeGetTensorImpl());
+  EXPECT_EQ(program->module()->FindAttr("a.weight")->value.toTensor().unsafeGetTensorImpl(),
+            program->parameters()[0].tensor.unsafeGetTensorImpl());
 }
 
 TEST(ExportedProgramTest, MetadataOfNodes) {
@@ -104,7 +105,10 @@ TEST(ExportedProgramTest, FixedValuesAreCompared) {
   const auto program = Load("forms/values_in/model.pt2");
   const at::Tensor x = at::ones({5, 6});
   EXPECT_THAT(program->RunFlat({x, 3, 0.5, true})[0].toTensor(), testing::HasShape({3, 6}));
-  EXPECT_THAT(ErrorOf([&] { program->RunFlat({x, 4, 0.5, true}); }), HasSubstr("input \"n\" is 4, but the program was exported for 3 alone"));
+  EXPECT_THAT(ErrorOf([&] {
+                program->RunFlat({x, 4, 0.5, true});
+              }),
+              HasSubstr("input \"n\" is 4, but the program was exported for 3 alone"));
   EXPECT_THAT(ErrorOf([&] { program->RunFlat({x, 3, 0.25, true}); }), HasSubstr("input \"s\" is 0.25"));
   EXPECT_THAT(ErrorOf([&] { program->RunFlat({x, 3, 0.5, false}); }), HasSubstr("input \"flag\" is False"));
   EXPECT_THAT(ErrorOf([&] { program->RunFlat({x, 3.0, 0.5, true}); }), HasSubstr("input \"n\" is 3"));
@@ -167,7 +171,8 @@ TEST(ExportedProgramTest, WrongFiles) {
   EXPECT_THAT(ParseExportedProgram("{}"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("schema_version")));
   EXPECT_THAT(ParseExportedProgram(R"({"graph_module": {}, "schema_version": {"major": 9, "minor": 0}})"),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("expected 8.0 to 8.20")));
-  EXPECT_THAT(ParseExportedProgram(R"({"graph_module": {}, "schema_version": {"major": 8, "minor": 21}})"), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("got 8.21")));
+  EXPECT_THAT(ParseExportedProgram(R"({"graph_module": {}, "schema_version": {"major": 8, "minor": 21}})"),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("got 8.21")));
 }
 
 }  // namespace

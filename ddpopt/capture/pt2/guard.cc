@@ -23,18 +23,40 @@ bool Truth(const IValue& value) { return value.isBool() ? value.toBool() : value
 // What a function's name in a guard stands for; empty if it is none that is known.
 std::string FunctionName(absl::string_view name) {
   static const std::pair<absl::string_view, const char*> kNames[] = {
-      {"max", "builtins.max"},       {"min", "builtins.min"},          {"abs", "builtins.abs"},           {"round", "builtins.round"},
-      {"int", "builtins.int"},       {"float", "builtins.float"},      {"bool", "builtins.bool"},         {"Max", "builtins.max"},
-      {"Min", "builtins.min"},       {"Abs", "builtins.abs"},          {"Eq", "operator.eq"},             {"Ne", "operator.ne"},
-      {"Mod", "operator.mod"},       {"PythonMod", "operator.mod"},    {"FloorDiv", "operator.floordiv"}, {"CleanDiv", "operator.floordiv"},
-      {"floor", "math.floor"},       {"ceiling", "math.ceil"},         {"trunc", "math.trunc"},           {"FloorToInt", "math.floor"},
-      {"CeilToInt", "math.ceil"},    {"TruncToInt", "math.trunc"},     {"IntTrueDiv", "operator.truediv"}, {"FloatTrueDiv", "operator.truediv"},
-      {"ToFloat", "builtins.float"}, {"PowByNatural", "operator.pow"}, {"Not", "operator.not_"},          {"RoundToInt", "builtins.round"},
+      {"max", "builtins.max"},
+      {"min", "builtins.min"},
+      {"abs", "builtins.abs"},
+      {"round", "builtins.round"},
+      {"int", "builtins.int"},
+      {"float", "builtins.float"},
+      {"bool", "builtins.bool"},
+      {"Max", "builtins.max"},
+      {"Min", "builtins.min"},
+      {"Abs", "builtins.abs"},
+      {"Eq", "operator.eq"},
+      {"Ne", "operator.ne"},
+      {"Mod", "operator.mod"},
+      {"PythonMod", "operator.mod"},
+      {"FloorDiv", "operator.floordiv"},
+      {"CleanDiv", "operator.floordiv"},
+      {"floor", "math.floor"},
+      {"ceiling", "math.ceil"},
+      {"trunc", "math.trunc"},
+      {"FloorToInt", "math.floor"},
+      {"CeilToInt", "math.ceil"},
+      {"TruncToInt", "math.trunc"},
+      {"IntTrueDiv", "operator.truediv"},
+      {"FloatTrueDiv", "operator.truediv"},
+      {"ToFloat", "builtins.float"},
+      {"PowByNatural", "operator.pow"},
+      {"Not", "operator.not_"},
+      {"RoundToInt", "builtins.round"},
   };
   for (const auto& [known, target] : kNames) {
     if (known == name) return target;
   }
-  return absl::StartsWith(name, "math.") || absl::StartsWith(name, "torch.") || absl::StartsWith(name, "operator.") ? std::string(name) : "";
+  return absl::StartsWith(name, "math.") || absl::StartsWith(name, "torch.") || absl::StartsWith(name, "operator.") ? std::string(name)
+                                                                                                                    : "";
 }
 
 }  // namespace
@@ -147,12 +169,18 @@ class Guard::Parser {
     std::vector<Expr> all;
     while (true) {
       const char* target = nullptr;
-      if (Take("==")) target = "operator.eq";
-      else if (Take("!=")) target = "operator.ne";
-      else if (Take("<=")) target = "operator.le";
-      else if (Take(">=")) target = "operator.ge";
-      else if (TakeOnly("<", "<")) target = "operator.lt";
-      else if (TakeOnly(">", ">")) target = "operator.gt";
+      if (Take("=="))
+        target = "operator.eq";
+      else if (Take("!="))
+        target = "operator.ne";
+      else if (Take("<="))
+        target = "operator.le";
+      else if (Take(">="))
+        target = "operator.ge";
+      else if (TakeOnly("<", "<"))
+        target = "operator.lt";
+      else if (TakeOnly(">", ">"))
+        target = "operator.gt";
       if (target == nullptr) break;
       DDPOPT_ASSIGN_OR_RETURN(Expr right, Sum());
       DDPOPT_ASSIGN_OR_RETURN(Expr compared, Call(target, {left, right}));
@@ -174,7 +202,11 @@ class Guard::Parser {
   absl::StatusOr<Expr> Product() {
     DDPOPT_ASSIGN_OR_RETURN(Expr expr, Unary());
     while (true) {
-      const char* target = Take("//") ? "operator.floordiv" : TakeOnly("*", "*") ? "operator.mul" : Take("/") ? "operator.truediv" : Take("%") ? "operator.mod" : nullptr;
+      const char* target = Take("//")           ? "operator.floordiv"
+                           : TakeOnly("*", "*") ? "operator.mul"
+                           : Take("/")          ? "operator.truediv"
+                           : Take("%")          ? "operator.mod"
+                                                : nullptr;
       if (target == nullptr) return expr;
       DDPOPT_ASSIGN_OR_RETURN(Expr right, Unary());
       DDPOPT_ASSIGN_OR_RETURN(expr, Call(target, {std::move(expr), std::move(right)}));

@@ -198,7 +198,8 @@ absl::StatusOr<RecordedMeta> ReadTensorMeta(const JsonView& view) {
     recorded.meta.storage_offset = size.example;
   }
   if (open_sizes || open_strides) {
-    recorded.symbolic = absl::StrCat(absl::StripPrefix(fx::DtypeName(recorded.meta.dtype), "torch."), "[", absl::StrJoin(size_texts, ", "), "]");
+    recorded.symbolic =
+        absl::StrCat(absl::StripPrefix(fx::DtypeName(recorded.meta.dtype), "torch."), "[", absl::StrJoin(size_texts, ", "), "]");
     if (open_strides) absl::StrAppend(&recorded.symbolic, " strides [", absl::StrJoin(stride_texts, ", "), "]");
   }
   if (recorded.strided && recorded.known) {
@@ -275,9 +276,7 @@ absl::Status GraphReader::Define(const JsonView& place, const std::string& name,
   return SetValue(name, node);
 }
 
-absl::Status GraphReader::AddPlaceholder(const std::string& name) {
-  return Define(*graph_, name, module_->graph().Placeholder(name));
-}
+absl::Status GraphReader::AddPlaceholder(const std::string& name) { return Define(*graph_, name, module_->graph().Placeholder(name)); }
 
 absl::StatusOr<Node*> GraphReader::FindNode(const JsonView& place, const std::string& name) {
   if (const auto it = by_name_.find(name); it != by_name_.end()) return it->second;
@@ -299,7 +298,7 @@ absl::StatusOr<Argument> GraphReader::ReadArgument(const JsonView& view) {
   const JsonView value = view[0];
   const auto named = [&](const JsonView& holder, const char* key) -> absl::StatusOr<Argument> {
     DDPOPT_ASSIGN_OR_RETURN(const std::string name, holder.String(key));
-    DDPOPT_ASSIGN_OR_RETURN(Node* node, FindNode(holder, name));
+    DDPOPT_ASSIGN_OR_RETURN(Node * node, FindNode(holder, name));
     return Argument(node);
   };
   // {"as_name": ...} or a constant.
@@ -392,7 +391,7 @@ absl::StatusOr<Argument> GraphReader::ReadArgument(const JsonView& view) {
     return Argument(IValue(c10::complex<double>(re, im)));
   }
   if (kind == "as_graph") {
-    DDPOPT_ASSIGN_OR_RETURN(Node* node, NestedGraph(value));
+    DDPOPT_ASSIGN_OR_RETURN(Node * node, NestedGraph(value));
     return Argument(node);
   }
   if (kind == "as_string_to_argument") {
@@ -471,7 +470,9 @@ absl::Status GraphReader::ReadNode(const JsonView& view) {
     }
   }
   // An operator of another version: known by name, and refused when it is to be run.
-  const auto declared = [&](const auto& keyword) { return fx::DeclaredArgument(op->op.schema(), absl::string_view(keyword.first)) != nullptr; };
+  const auto declared = [&](const auto& keyword) {
+    return fx::DeclaredArgument(op->op.schema(), absl::string_view(keyword.first)) != nullptr;
+  };
   if (op != nullptr && !std::all_of(kwargs.begin(), kwargs.end(), declared)) target = fx::OpaqueTarget{target_text};
   fx::FitToSchema(target, &args, &kwargs);
 

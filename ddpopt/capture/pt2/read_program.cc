@@ -18,6 +18,7 @@
 #include "ddpopt/capture/pt2/guard.h"
 #include "ddpopt/capture/pt2/read_graph.h"
 #include "ddpopt/capture/pt2/schema.h"
+#include "ddpopt/capture/pt2/tensor_store.h"
 #include "fx_graph/passes/effects.h"
 #include "fx_graph/tensor_meta.h"
 #include "fx_graph/text/json_view.h"
@@ -50,100 +51,6 @@ const c10::OperatorHandle& DetachOperator() {
   return *op;
 }
 
-absl::Status OfRecord(absl::string_view record, const absl::Status& status) { return Annotate(status, absl::StrCat("record \"", record, "\"")); }
-
-// The tensors of an archive's data/weights or data/constants, read once for each record.
-class TensorStore {
- public:
-  TensorStore(Archive* archive, std::string folder) : archive_(archive), folder_(std::move(folder)) {}
-
-  absl::Status Begin(const std::string& config_record) {
-    config_record_ = config_record;
-    DDPOPT_ASSIGN_OR_RETURN(const std::string text, archive_->Text(config_record));
-    absl::StatusOr<fx::JsonValue> json = fx::ParseJson(text);
-    if (!json.ok()) return OfRecord(config_record, json.status());
-    json_ = *std::move(json);
-    root_ = std::make_unique<JsonView>(json_);
-    absl::StatusOr<JsonView> config = root_->Object("config");
-    if (!config.ok()) return OfRecord(config_record, config.status());
-    config_ = std::make_unique<JsonView>(*config);
-    return absl::OkStatus();
-  }
-  bool Has(absl::string_view name) const { return config_ != nullptr && config_->Has(name); }
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    for (std::size_t i = 0; config_ != nullptr && i < config_->size(); ++i) names.push_back(config_->KeyAt(i));
-    return names;
-  }
-
-  absl::StatusOr<bool> IsParameter(const std::string& name) {
-    DDPOPT_ASSIGN_OR_RETURN(const JsonView entry, config_->Object(name));
-    return entry.BoolOr("is_param", false);
-  }
-
-  // One tensor for all names of the same record and description.
-  absl::StatusOr<at::Tensor> Read(const std::string& name) {
-    const absl::StatusOr<at::Tensor> tensor = ReadEntry(name);
-    return tensor.ok() || absl::StartsWith(tensor.status().message(), "record ") ? tensor : OfRecord(config_record_, tensor.status());
-  }
-
- private:
-  struct Loaded {
-    c10::Storage storage;
-    std::vector<std::pair<fx::TensorMeta, at::Tensor>> tensors;
-  };
-
-  absl::StatusOr<at::Tensor> ReadEntry(const std::string& name) {
-    DDPOPT_ASSIGN_OR_RETURN(const JsonView entry, config_->Object(name));
-    DDPOPT_ASSIGN_OR_RETURN(const std::string path, entry.String("path_name"));
-    DDPOPT_ASSIGN_OR_RETURN(const bool pickled, entry.BoolOr("use_pickle", false));
-    if (path.empty() || absl::StrContains(path, "/") || absl::StrContains(path, "\\") || absl::StartsWith(path, ".")) {
-      return entry.Error("path_name: expected the name of a record of ", folder_, ", got \"", path, "\"");
-    }
-    if (pickled) {
-      return absl::UnimplementedError(absl::StrCat(entry.Path(), ": \"", name, "\" is pickled (a tensor subclass or another object of Python); only raw tensors are read"));
-    }
-    DDPOPT_ASSIGN_OR_RETURN(const JsonView description, entry.Object("tensor_meta"));
-    DDPOPT_ASSIGN_OR_RETURN(RecordedMeta recorded, ReadTensorMeta(description));
-    if (!recorded.strided) return absl::UnimplementedError(absl::StrCat(description.Path(), ": only strided tensors are read"));
-    if (!recorded.symbolic.empty()) return description.Expected("fixed sizes");
-    if (!recorded.meta.device.is_cpu()) {
-      // The bytes are the same; the graph says where it wants them.
-      recorded.meta.device = c10::Device(c10::DeviceType::CPU);
-    }
-    const std::string record = absl::StrCat(folder_, path);
-    auto it = loaded_.find(record);
-    if (it == loaded_.end()) {
-      DDPOPT_ASSIGN_OR_RETURN(const int64_t size, archive_->Size(record));
-      if (size < recorded.meta.storage_nbytes) {
-        return absl::DataLossError(absl::StrCat("record \"", record, "\": expected at least ", recorded.meta.storage_nbytes, " bytes for \"", name, "\", got ", size));
-      }
-      DDPOPT_ASSIGN_OR_RETURN(c10::Storage storage, archive_->Read(record));
-      it = loaded_.emplace(record, Loaded{std::move(storage), {}}).first;
-    }
-    Loaded& loaded = it->second;
-    const auto bytes = static_cast<int64_t>(loaded.storage.nbytes());
-    if (bytes < recorded.meta.storage_nbytes) {
-      return absl::DataLossError(absl::StrCat("record \"", record, "\": expected at least ", recorded.meta.storage_nbytes, " bytes for \"", name, "\", got ", bytes));
-    }
-    recorded.meta.storage_nbytes = bytes;
-    for (const auto& [meta, tensor] : loaded.tensors) {
-      if (meta == recorded.meta) return tensor;
-    }
-    absl::StatusOr<at::Tensor> tensor = fx::TensorOver(recorded.meta, loaded.storage);
-    if (!tensor.ok()) return description.Error(tensor.status().message());
-    loaded.tensors.emplace_back(recorded.meta, *tensor);
-    return tensor;
-  }
-
-  Archive* const archive_;
-  const std::string folder_;
-  std::string config_record_;
-  fx::JsonValue json_;
-  std::unique_ptr<JsonView> root_, config_;
-  std::map<std::string, Loaded> loaded_;
-};
-
 }  // namespace
 
 class ProgramReader {
@@ -171,10 +78,12 @@ class ProgramReader {
       return absl::UnimplementedError(absl::StrCat("schema_version: expected ", kSchemaMajor, ".0 to ", kSchemaMajor, ".", kSchemaMinor,
                                                    " (torch.export up to 2.15), got ", major, ".", minor));
     }
-    DDPOPT_RETURN_IF_ERROR(root.ExpectKeys({"graph_module", "opset_version", "range_constraints", "schema_version", "verifiers", "torch_version", "guards_code"}));
+    DDPOPT_RETURN_IF_ERROR(root.ExpectKeys(
+        {"graph_module", "opset_version", "range_constraints", "schema_version", "verifiers", "torch_version", "guards_code"}));
     DDPOPT_ASSIGN_OR_RETURN(const JsonView opset, root.Object("opset_version"));
     DDPOPT_ASSIGN_OR_RETURN(const int64_t aten, opset.IntOr("aten", kNewestOpset));
-    if (aten > kNewestOpset) return absl::UnimplementedError(absl::StrCat("opset_version.aten: expected at most ", kNewestOpset, ", got ", aten));
+    if (aten > kNewestOpset)
+      return absl::UnimplementedError(absl::StrCat("opset_version.aten: expected at most ", kNewestOpset, ", got ", aten));
     program_ = std::make_shared<ExportedProgram>();
     program_->module_ = std::make_shared<fx::GraphModule>();
     if (HasValue(root, "torch_version")) {
@@ -242,7 +151,9 @@ class ProgramReader {
         std::string key = absl::StrCat("[", i, "]");
         if (spec.kind == TreeSpec::Kind::kDict) {
           const IValue& of = spec.keys[i];
-          key = of.isString() ? absl::StrCat("['", of.toStringRef(), "']") : of.isBool() ? (of.toBool() ? "[True]" : "[False]") : absl::StrCat("[", of.toInt(), "]");
+          key = of.isString() ? absl::StrCat("['", of.toStringRef(), "']")
+                : of.isBool() ? (of.toBool() ? "[True]" : "[False]")
+                              : absl::StrCat("[", of.toInt(), "]");
         }
         self(self, spec.children[i], absl::StrCat(path, key));
       }
@@ -250,11 +161,14 @@ class ProgramReader {
     const TreeSpec& args = program_->in_tree_.children[0];
     for (std::size_t i = 0; i < args.children.size(); ++i) {
       // What forward takes by *args has no names of its own.
-      name(name, args.children[i], i < argument_names.size() ? absl::StrCat("['", argument_names[i], "']") : absl::StrCat("['args'][", i - argument_names.size(), "]"));
+      name(name, args.children[i],
+           i < argument_names.size() ? absl::StrCat("['", argument_names[i], "']")
+                                     : absl::StrCat("['args'][", i - argument_names.size(), "]"));
     }
     name(name, program_->in_tree_.children[1], "");
     // Without such names, those of the placeholders, which are forward's where arguments don't nest.
-    for (std::size_t i = 0; i < program_->inputs_.size(); ++i) program_->input_paths_.emplace(absl::StrCat("['", program_->inputs_[i].name, "']"), i);
+    for (std::size_t i = 0; i < program_->inputs_.size(); ++i)
+      program_->input_paths_.emplace(absl::StrCat("['", program_->inputs_[i].name, "']"), i);
   }
 
   absl::Status ReadRanges(const JsonView& root) {
@@ -366,7 +280,8 @@ class ProgramReader {
     if (!value.ok()) return spec.Error(value.status().message());
     DDPOPT_ASSIGN_OR_RETURN(RecordedMeta recorded, ReadTensorMeta(*value));
     if (!recorded.symbolic.empty()) return value->Expected("fixed sizes");
-    if (!attributes_.emplace(input, AttributeInput{name, kind}).second) return spec.Error("the name \"", input, "\" is taken by an earlier input");
+    if (!attributes_.emplace(input, AttributeInput{name, kind}).second)
+      return spec.Error("the name \"", input, "\" is taken by an earlier input");
     if (specs_.contains(name)) return absl::OkStatus();  // one attribute under two inputs
     if (!recorded.strided) return absl::UnimplementedError(absl::StrCat(value->Path(), ": only strided tensors are supported"));
     recorded.meta.requires_grad &= kind == AttrKind::kParameter;
@@ -375,8 +290,8 @@ class ProgramReader {
     return absl::OkStatus();
   }
 
-  // The signature's attributes and what the archive holds beside them (further names of tied tensors, parameters that the graph doesn't use), in the
-  // archive's order, which is the module's.
+  // The signature's attributes and what the archive holds beside them (further names of tied tensors, parameters that the graph doesn't
+  // use), in the archive's order, which is the module's.
   absl::Status AddAttributes() {
     std::vector<std::string> order;
     if (weights_ != nullptr) order = weights_->Names();
@@ -418,9 +333,9 @@ class ProgramReader {
     if (store == nullptr) return absl::InvalidArgumentError(absl::StrCat(spec.place, ": the archive has no data for \"", name, "\""));
     DDPOPT_ASSIGN_OR_RETURN(at::Tensor tensor, store->Read(name));
     if (tensor.sizes().vec() != spec.meta.sizes || tensor.scalar_type() != spec.meta.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(spec.place, ": the graph wants \"", name, "\" to be ", c10::toString(spec.meta.dtype), " [",
-                                                     absl::StrJoin(spec.meta.sizes, ", "), "], but its data is ", c10::toString(tensor.scalar_type()),
-                                                     " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          spec.place, ": the graph wants \"", name, "\" to be ", c10::toString(spec.meta.dtype), " [", absl::StrJoin(spec.meta.sizes, ", "),
+          "], but its data is ", c10::toString(tensor.scalar_type()), " [", absl::StrJoin(tensor.sizes().vec(), ", "), "]"));
     }
     return tensor;
   }
@@ -456,7 +371,9 @@ class ProgramReader {
       if (!buffer && !parameter && !input) {
         return absl::UnimplementedError(absl::StrCat(spec.Path(), ": outputs of kind ", kind, " are not supported"));
       }
-      DDPOPT_ASSIGN_OR_RETURN(const std::string name, content.String(buffer ? "buffer_name" : parameter ? "parameter_name" : "user_input_name"));
+      DDPOPT_ASSIGN_OR_RETURN(const std::string name, content.String(buffer      ? "buffer_name"
+                                                                     : parameter ? "parameter_name"
+                                                                                 : "user_input_name"));
       Node* target = nullptr;
       if (input) {
         DDPOPT_ASSIGN_OR_RETURN(target, reader->FindNode(content, name));
@@ -506,8 +423,8 @@ class ProgramReader {
     return returned;
   }
 
-  // What reads a buffer or an input before its new value is written back may need the old one in backward, or gives it to the caller: it gets a copy.
-  // (Python's module leaves the memory to autograd, which then refuses the backward.)
+  // What reads a buffer or an input before its new value is written back may need the old one in backward, or gives it to the caller: it
+  // gets a copy. (Python's module leaves the memory to autograd, which then refuses the backward.)
   void KeepOldValue(Node* target, bool returned) {
     if (!target->meta().val.isTensor()) return;
     const bool in_backward = c10::isFloatingType(target->meta().val.toTensor().scalar_type()) && !target->users().empty();
@@ -540,7 +457,8 @@ class ProgramReader {
         DDPOPT_ASSIGN_OR_RETURN(const std::string text, field.AsString());
         absl::StatusOr<TreeSpec> spec = TreeSpec::Parse(text);
         if (!spec.ok()) return absl::Status(spec.status().code(), absl::StrCat(field.Path(), ": ", spec.status().message()));
-        if (spec->num_leaves() != leaves) return field.Error("expected a tree of ", leaves, " leaves, got ", spec->num_leaves(), ": ", spec->ToString());
+        if (spec->num_leaves() != leaves)
+          return field.Error("expected a tree of ", leaves, " leaves, got ", spec->num_leaves(), ": ", spec->ToString());
         *tree = *std::move(spec);
         return absl::OkStatus();
       };
@@ -581,7 +499,8 @@ absl::StatusOr<std::string> ModelRecord(const Archive& archive, const std::strin
   std::vector<std::string> names;
   for (const std::string& record : archive.records()) {
     absl::string_view rest(record);
-    if (absl::ConsumePrefix(&rest, "models/") && absl::ConsumeSuffix(&rest, ".json") && !absl::StrContains(rest, "/")) names.emplace_back(rest);
+    if (absl::ConsumePrefix(&rest, "models/") && absl::ConsumeSuffix(&rest, ".json") && !absl::StrContains(rest, "/"))
+      names.emplace_back(rest);
   }
   const std::string list = absl::StrCat("the archive holds ", names.empty() ? "no model" : absl::StrJoin(names, ", "));
   if (!wanted.empty()) {
@@ -602,15 +521,18 @@ absl::Status CheckFormat(Archive* archive) {
   const auto check = [&](const char* record, absl::string_view expected, bool required, absl::StatusCode code) -> absl::Status {
     if (!archive->Has(record)) {
       if (!required) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat("expected a record \"", record, "\" that says \"", expected, "\", as torch.export.save writes it; there is none"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected a record \"", record, "\" that says \"", expected, "\", as torch.export.save writes it; there is none"));
     }
     DDPOPT_ASSIGN_OR_RETURN(const int64_t size, archive->Size(record));
-    if (size > 100) return absl::InvalidArgumentError(absl::StrCat("record \"", record, "\": expected \"", expected, "\", got ", size, " bytes"));
+    if (size > 100)
+      return absl::InvalidArgumentError(absl::StrCat("record \"", record, "\": expected \"", expected, "\", got ", size, " bytes"));
     DDPOPT_ASSIGN_OR_RETURN(std::string text, archive->Text(record));
     absl::string_view content(text);
     while (absl::ConsumeSuffix(&content, "\n")) {
     }
-    if (content != expected) return absl::Status(code, absl::StrCat("record \"", record, "\": expected \"", expected, "\", got \"", content, "\""));
+    if (content != expected)
+      return absl::Status(code, absl::StrCat("record \"", record, "\": expected \"", expected, "\", got \"", content, "\""));
     return absl::OkStatus();
   };
   DDPOPT_RETURN_IF_ERROR(check("archive_format", "pt2", true, absl::StatusCode::kInvalidArgument));
@@ -657,11 +579,12 @@ absl::StatusOr<std::shared_ptr<ExportedProgram>> ParseExportedProgram(absl::stri
 
 absl::StatusOr<std::shared_ptr<ExportedProgram>> LoadExportedProgram(const std::string& path, const LoadOptions& options) {
   DDPOPT_ASSIGN_OR_RETURN(const bool zip, pt2::StartsAsZip(path));
-  absl::StatusOr<std::shared_ptr<ExportedProgram>> program = CatchAsStatus("reading it", [&]() -> absl::StatusOr<std::shared_ptr<ExportedProgram>> {
-    if (zip) return pt2::LoadArchive(path, options);
-    DDPOPT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    return pt2::ProgramReader(nullptr, nullptr).Read(text);
-  });
+  absl::StatusOr<std::shared_ptr<ExportedProgram>> program =
+      CatchAsStatus("reading it", [&]() -> absl::StatusOr<std::shared_ptr<ExportedProgram>> {
+        if (zip) return pt2::LoadArchive(path, options);
+        DDPOPT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+        return pt2::ProgramReader(nullptr, nullptr).Read(text);
+      });
   if (program.ok() || absl::StrContains(program.status().message(), path)) return program;
   return Annotate(program.status(), absl::StrCat("\"", path, "\""));
 }

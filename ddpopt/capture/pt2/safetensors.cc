@@ -28,12 +28,23 @@ struct DtypeEntry {
   c10::ScalarType dtype;
 };
 constexpr DtypeEntry kDtypes[] = {
-    {"F64", c10::ScalarType::Double},   {"F32", c10::ScalarType::Float},          {"F16", c10::ScalarType::Half},
-    {"BF16", c10::ScalarType::BFloat16}, {"I64", c10::ScalarType::Long},          {"I32", c10::ScalarType::Int},
-    {"I16", c10::ScalarType::Short},    {"I8", c10::ScalarType::Char},            {"U64", c10::ScalarType::UInt64},
-    {"U32", c10::ScalarType::UInt32},   {"U16", c10::ScalarType::UInt16},         {"U8", c10::ScalarType::Byte},
-    {"BOOL", c10::ScalarType::Bool},    {"C64", c10::ScalarType::ComplexFloat},   {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
-    {"F8_E5M2", c10::ScalarType::Float8_e5m2}, {"F8_E8M0", c10::ScalarType::Float8_e8m0fnu},
+    {"F64", c10::ScalarType::Double},
+    {"F32", c10::ScalarType::Float},
+    {"F16", c10::ScalarType::Half},
+    {"BF16", c10::ScalarType::BFloat16},
+    {"I64", c10::ScalarType::Long},
+    {"I32", c10::ScalarType::Int},
+    {"I16", c10::ScalarType::Short},
+    {"I8", c10::ScalarType::Char},
+    {"U64", c10::ScalarType::UInt64},
+    {"U32", c10::ScalarType::UInt32},
+    {"U16", c10::ScalarType::UInt16},
+    {"U8", c10::ScalarType::Byte},
+    {"BOOL", c10::ScalarType::Bool},
+    {"C64", c10::ScalarType::ComplexFloat},
+    {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
+    {"F8_E5M2", c10::ScalarType::Float8_e5m2},
+    {"F8_E8M0", c10::ScalarType::Float8_e8m0fnu},
 };
 
 absl::Status FileError(const std::string& path) {
@@ -84,7 +95,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   uint64_t header_size = 0;
   if (size < 8 || !result.file_->ReadAt(0, &header_size, 8)) return error("expected a safetensors file of at least 8 bytes, got ", size);
   if (header_size < 2 || header_size > static_cast<uint64_t>(size) - 8 || header_size > 100'000'000) {
-    return error("expected a header of 2 to ", std::min<int64_t>(size - 8, 100'000'000), " bytes, as a safetensors file begins, got ", header_size);
+    return error("expected a header of 2 to ", std::min<int64_t>(size - 8, 100'000'000), " bytes, as a safetensors file begins, got ",
+                 header_size);
   }
   std::string header(header_size, '\0');
   if (!result.file_->ReadAt(8, header.data(), static_cast<int64_t>(header_size))) return error("the header can't be read");
@@ -108,7 +120,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
       DDPOPT_RETURN_IF_ERROR(view.ExpectKeys({"dtype", "shape", "data_offsets"}));
       Entry entry;
       DDPOPT_ASSIGN_OR_RETURN(const std::string dtype, view.String("dtype"));
-      const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeEntry& candidate) { return dtype == candidate.name; });
+      const auto* known =
+          std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeEntry& candidate) { return dtype == candidate.name; });
       if (known == std::end(kDtypes)) return view.Error("\"", dtype, "\" is no dtype");
       entry.dtype = known->dtype;
       DDPOPT_ASSIGN_OR_RETURN(const JsonView shape, view.Array("shape"));
@@ -116,13 +129,16 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView offsets_view, view.Array("data_offsets"));
       DDPOPT_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets, offsets_view.AsInts());
       if (offsets.size() != 2 || offsets[0] < 0 || offsets[1] < offsets[0] || offsets[1] > size - data_begin) {
-        return view.Error("data_offsets: expected begin and end within the ", size - data_begin, " bytes after the header, got ", offsets_view.Excerpt());
+        return view.Error("data_offsets: expected begin and end within the ", size - data_begin, " bytes after the header, got ",
+                          offsets_view.Excerpt());
       }
       int64_t bytes = static_cast<int64_t>(c10::elementSize(entry.dtype));
       for (const int64_t length : entry.shape) {
-        if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes)) return view.Error("shape: expected sizes that memory can hold, got ", shape.Excerpt());
+        if (length < 0 || __builtin_mul_overflow(bytes, length, &bytes))
+          return view.Error("shape: expected sizes that memory can hold, got ", shape.Excerpt());
       }
-      if (bytes != offsets[1] - offsets[0]) return view.Error("data_offsets: expected ", bytes, " bytes for this shape, got ", offsets[1] - offsets[0]);
+      if (bytes != offsets[1] - offsets[0])
+        return view.Error("data_offsets: expected ", bytes, " bytes for this shape, got ", offsets[1] - offsets[0]);
       entry.begin = data_begin + offsets[0];
       entry.bytes = bytes;
       result.entries_.emplace(name, std::move(entry));
@@ -167,8 +183,9 @@ absl::StatusOr<at::Tensor> SafetensorsFile::Read(const std::string& name) const 
 absl::Status SafetensorsFile::ReadInto(const std::string& name, const at::Tensor& tensor) const {
   DDPOPT_ASSIGN_OR_RETURN(const Entry* entry, Find(name));
   if (tensor.scalar_type() != entry->dtype || tensor.sizes().vec() != entry->shape) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", path_, "\": \"", name, "\" is ", c10::toString(entry->dtype), " ", ShapeText(entry->shape), ", not ",
-                                                   c10::toString(tensor.scalar_type()), " ", ShapeText(tensor.sizes())));
+    return absl::InvalidArgumentError(absl::StrCat("\"", path_, "\": \"", name, "\" is ", c10::toString(entry->dtype), " ",
+                                                   ShapeText(entry->shape), ", not ", c10::toString(tensor.scalar_type()), " ",
+                                                   ShapeText(tensor.sizes())));
   }
   if (tensor.is_cpu() && tensor.is_contiguous()) {
     if (entry->bytes == 0) return absl::OkStatus();
@@ -189,12 +206,14 @@ absl::Status WriteSafetensors(const std::string& path, const std::vector<std::pa
   int64_t offset = 0;
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
-    if (name == "__metadata__" || !names.insert(name).second) return absl::InvalidArgumentError(absl::StrCat("two tensors can't be named \"", name, "\""));
+    if (name == "__metadata__" || !names.insert(name).second)
+      return absl::InvalidArgumentError(absl::StrCat("two tensors can't be named \"", name, "\""));
     if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
       return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no dense tensor"));
     }
     if (fx::IsHollow(tensor) || tensor.is_meta()) return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" has no data"));
-    const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeEntry& entry) { return tensor.scalar_type() == entry.dtype; });
+    const auto* known =
+        std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const DtypeEntry& entry) { return tensor.scalar_type() == entry.dtype; });
     if (known == std::end(kDtypes)) {
       return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": safetensors has no dtype for ", c10::toString(tensor.scalar_type())));
     }
@@ -261,7 +280,8 @@ absl::Status LoadWeights(ExportedProgram* program, const std::string& path) {
       if (std::exchange(found, true)) continue;
       const SafetensorsFile::Entry& entry = file.entries().at(candidate);
       if (entry.dtype != tensor.scalar_type() || entry.shape != tensor.sizes().vec()) {
-        return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": \"", candidate, "\" is ", c10::toString(entry.dtype), " ", ShapeText(entry.shape), ", but the program's is ",
+        return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": \"", candidate, "\" is ", c10::toString(entry.dtype), " ",
+                                                       ShapeText(entry.shape), ", but the program's is ",
                                                        c10::toString(tensor.scalar_type()), " ", ShapeText(tensor.sizes())));
       }
       wanted.emplace_back(candidate, tensor);
@@ -273,7 +293,8 @@ absl::Status LoadWeights(ExportedProgram* program, const std::string& path) {
   for (const auto& buffer : program->buffers()) DDPOPT_RETURN_IF_ERROR(want(buffer.name, buffer.tensor, buffer.persistent));
   for (const auto& constant : program->constants()) DDPOPT_RETURN_IF_ERROR(want(constant.name, constant.tensor, false));
   for (const auto& [name, entry] : file.entries()) {
-    if (!used.contains(name)) return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": the program has no parameter or buffer \"", name, "\""));
+    if (!used.contains(name))
+      return absl::InvalidArgumentError(absl::StrCat("\"", path, "\": the program has no parameter or buffer \"", name, "\""));
   }
   for (const auto& [name, tensor] : wanted) {
     if (fx::IsHollow(tensor)) {

@@ -41,7 +41,8 @@ TEST(SafetensorsTest, RoundTrip) {
   DDPOPT_ASSERT_OK(file);
   EXPECT_EQ(file->metadata().at("format"), "pt");
   EXPECT_EQ(file->entries().size(), 5u);
-  for (const auto& [name, tensor] : {std::pair<std::string, at::Tensor>{"a", a}, {"b", b}, {"s", scalar}, {"none", none}, {"flags", flags}}) {
+  for (const auto& [name, tensor] :
+       {std::pair<std::string, at::Tensor>{"a", a}, {"b", b}, {"s", scalar}, {"none", none}, {"flags", flags}}) {
     const auto read = file->Read(name);
     DDPOPT_ASSERT_OK(read);
     EXPECT_THAT(*read, TensorEq(tensor)) << name;
@@ -64,12 +65,15 @@ TEST(SafetensorsTest, RefusesWhatDoesNotDescribeTheFile) {
   EXPECT_THAT(error(FileOf("{]", 0)), HasSubstr("header"));
   EXPECT_THAT(error(FileOf("[]", 0)), HasSubstr("object"));
   EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", 8)), HasSubstr("\"F99\" is no dtype"));
-  EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8)), HasSubstr("expected 12 bytes for this shape, got 8"));
+  EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8)),
+              HasSubstr("expected 12 bytes for this shape, got 8"));
   EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8)), HasSubstr("shape"));
-  EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})", 8)), HasSubstr("that memory can hold"));
+  EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})", 8)),
+              HasSubstr("that memory can hold"));
   EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8)), HasSubstr("data_offsets"));
-  EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8)),
-              HasSubstr("belongs to two tensors"));
+  EXPECT_THAT(
+      error(FileOf(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8)),
+      HasSubstr("belongs to two tensors"));
   EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8)), HasSubstr("belongs to no tensor"));
   EXPECT_THAT(error(FileOf(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"more":1}})", 8)), HasSubstr("more"));
   EXPECT_THAT(SafetensorsFile::Open("/no/such/file"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/no/such/file")));
@@ -78,9 +82,12 @@ TEST(SafetensorsTest, RefusesWhatDoesNotDescribeTheFile) {
 
 TEST(SafetensorsTest, RefusesToWriteWhatItCannotHold) {
   const std::string path = TempPath("refused.safetensors");
-  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1})}, {"a", at::ones({1})}}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("two tensors")));
-  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1}, at::kComplexDouble)}}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ComplexDouble")));
-  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1}, at::kMeta)}}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no data")));
+  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1})}, {"a", at::ones({1})}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("two tensors")));
+  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1}, at::kComplexDouble)}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ComplexDouble")));
+  EXPECT_THAT(WriteSafetensors(path, {{"a", at::ones({1}, at::kMeta)}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no data")));
   EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_THAT(WriteSafetensors("/no/such/folder/file", {{"a", at::ones({1})}}), StatusIs(absl::StatusCode::kNotFound));
 }

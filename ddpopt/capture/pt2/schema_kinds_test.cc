@@ -1,4 +1,5 @@
-// Every kind of argument, symbolic function and nested graph that torch.export's schema has, in small programs: read and run as ATen does, or refused by name.
+// Every kind of argument, symbolic function and nested graph that torch.export's schema has, in small programs: read and run as ATen does,
+// or refused by name.
 
 #include <cmath>
 #include <memory>
@@ -10,6 +11,7 @@
 #include "ATen/TensorOperators.h"
 #include "absl/strings/str_cat.h"
 #include "ddpopt/capture/pt2/exported_program.h"
+#include "ddpopt/capture/pt2/parse_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/calls.h"
@@ -22,29 +24,20 @@ namespace {
 
 using c10::IValue;
 using nlohmann::json;
+using ::testing::AllOf;
 using testing::ErrorOf;
 using testing::ExportedJson;
+using testing::Float;
+using ::testing::HasSubstr;
+using testing::Int;
 using testing::IsOk;
+using testing::None;
 using testing::Open;
 using testing::Ramp;
 using testing::StatusIs;
 using testing::Symbol;
 using testing::Tensor;
 using testing::TensorEq;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
-json Int(int64_t value) { return {{"as_int", value}}; }
-json Float(double value) { return {{"as_float", value}}; }
-json None() { return {{"as_none", true}}; }
-
-std::shared_ptr<ExportedProgram> Parse(const ExportedJson& program) {
-  auto parsed = ParseExportedProgram(program.Text());
-  EXPECT_THAT(parsed, IsOk());
-  if (!parsed.ok()) return nullptr;
-  EXPECT_THAT((*parsed)->module()->Lint(), IsOk());
-  return *parsed;
-}
 
 std::vector<IValue> Outputs(const ExportedJson& program, std::vector<IValue> inputs) {
   const auto parsed = Parse(program);
@@ -67,18 +60,24 @@ at::Tensor Call(const std::string& target, std::vector<ExportedJson::Argument> a
 
 TEST(SchemaKindsTest, ArgumentsOfOperators) {
   const at::Tensor x = Ramp({4, 3});
-  EXPECT_THAT(Call("torch.ops.aten.clamp.default", {{"self", Tensor("x")}, {"min", None()}, {"max", Float(0.5)}}), TensorEq(at::clamp(x, std::nullopt, 0.5)));
+  EXPECT_THAT(Call("torch.ops.aten.clamp.default", {{"self", Tensor("x")}, {"min", None()}, {"max", Float(0.5)}}),
+              TensorEq(at::clamp(x, std::nullopt, 0.5)));
   EXPECT_THAT(Call("torch.ops.aten.clamp.default", {{"self", Tensor("x")}, {"min", Int(0)}}), TensorEq(at::clamp(x, 0)));
   EXPECT_THAT(Call("torch.ops.aten.view.default", {{"self", Tensor("x")}, {"size", {{"as_ints", {2, 6}}}}}), TensorEq(x.view({2, 6})));
-  EXPECT_THAT(Call("torch.ops.aten.sum.dim_IntList", {{"self", Tensor("x")}, {"dim", {{"as_ints", {0}}}}, {"keepdim", {{"as_bool", true}}}}), TensorEq(x.sum({0}, true)));
-  EXPECT_THAT(Call("torch.ops.aten.einsum.default", {{"equation", {{"as_string", "ij,kj->ik"}}}, {"tensors", {{"as_tensors", {{{"name", "x"}}, {{"name", "x"}}}}}}}),
+  EXPECT_THAT(
+      Call("torch.ops.aten.sum.dim_IntList", {{"self", Tensor("x")}, {"dim", {{"as_ints", {0}}}}, {"keepdim", {{"as_bool", true}}}}),
+      TensorEq(x.sum({0}, true)));
+  EXPECT_THAT(Call("torch.ops.aten.einsum.default",
+                   {{"equation", {{"as_string", "ij,kj->ik"}}}, {"tensors", {{"as_tensors", {{{"name", "x"}}, {{"name", "x"}}}}}}}),
               TensorEq(at::einsum("ij,kj->ik", {x, x})));
-  EXPECT_THAT(Call("torch.ops.aten.cat.default", {{"tensors", {{"as_tensors", {{{"name", "x"}}, {{"name", "x"}}}}}}, {"dim", Int(-1)}}), TensorEq(at::cat({x, x}, -1)));
+  EXPECT_THAT(Call("torch.ops.aten.cat.default", {{"tensors", {{"as_tensors", {{{"name", "x"}}, {{"name", "x"}}}}}}, {"dim", Int(-1)}}),
+              TensorEq(at::cat({x, x}, -1)));
   EXPECT_THAT(Call("torch.ops.aten.to.dtype", {{"self", Tensor("x")}, {"dtype", {{"as_scalar_type", 8}}}}), TensorEq(x.to(at::kDouble)));
   EXPECT_THAT(Call("torch.ops.aten.mul.Scalar", {{"self", Tensor("x")}, {"other", {{"as_complex", {{"real", 1.0}, {"imag", -2.0}}}}}}),
               TensorEq(at::mul(x, c10::complex<double>(1, -2))));
   EXPECT_THAT(Call("torch.ops.aten.mul.Tensor", {{"self", Tensor("x")}, {"other", Float(3)}}), TensorEq(x * 3));
-  EXPECT_THAT(Call("torch.ops.aten.div.Tensor_mode", {{"self", Tensor("x")}, {"other", Float(0.3)}, {"rounding_mode", {{"as_string", "floor"}}, true}}),
+  EXPECT_THAT(Call("torch.ops.aten.div.Tensor_mode",
+                   {{"self", Tensor("x")}, {"other", Float(0.3)}, {"rounding_mode", {{"as_string", "floor"}}, true}}),
               TensorEq(at::div(x, at::full({}, 0.3, at::kDouble), "floor")));
 }
 
@@ -103,9 +102,15 @@ TEST(SchemaKindsTest, OptionalTensorsAndLists) {
   ExportedJson program;
   program.Input("x", {4, 3});
   program.Input("i", {2}, 5);
-  program.Call("torch.ops.aten.index.Tensor", {{"self", Tensor("x")}, {"indices", {{"as_optional_tensors", {{{"as_none", true}}, {{"as_tensor", {{"name", "i"}}}}}}}}}, {Tensor("y")});
+  program.Call("torch.ops.aten.index.Tensor",
+               {{"self", Tensor("x")}, {"indices", {{"as_optional_tensors", {{{"as_none", true}}, {{"as_tensor", {{"name", "i"}}}}}}}}},
+               {Tensor("y")});
   program.Call("torch.ops.aten.layer_norm.default",
-               {{"input", Tensor("y")}, {"normalized_shape", {{"as_ints", {2}}}}, {"weight", {{"as_optional_tensor", {{"as_none", true}}}}}, {"bias", None()}, {"eps", Float(1e-5)}},
+               {{"input", Tensor("y")},
+                {"normalized_shape", {{"as_ints", {2}}}},
+                {"weight", {{"as_optional_tensor", {{"as_none", true}}}}},
+                {"bias", None()},
+                {"eps", Float(1e-5)}},
                {Tensor("z")});
   program.Call("torch.ops.aten.native_layer_norm_backward.default",
                {{"grad_out", Tensor("z")},
@@ -128,15 +133,19 @@ TEST(SchemaKindsTest, OptionalTensorsAndLists) {
   const at::Tensor y = x.index_select(1, i), z = at::layer_norm(y, {2});
   EXPECT_THAT(outputs[0].toTensor(), TensorEq(y));
   EXPECT_THAT(outputs[1].toTensor(), TensorEq(z));
-  EXPECT_THAT(outputs[2].toTensor(), TensorEq(std::get<0>(at::native_layer_norm_backward(z, y, {2}, at::zeros({4, 1}), at::ones({4, 1}), {}, {}, {true, false, false}))));
+  EXPECT_THAT(
+      outputs[2].toTensor(),
+      TensorEq(std::get<0>(at::native_layer_norm_backward(z, y, {2}, at::zeros({4, 1}), at::ones({4, 1}), {}, {}, {true, false, false}))));
 }
 
 TEST(SchemaKindsTest, SeveralAndListedResults) {
   ExportedJson program;
   program.Input("x", {4, 3});
-  program.Call("torch.ops.aten.split.Tensor", {{"self", Tensor("x")}, {"split_size", Int(2)}}, {{{"as_tensors", {{{"name", "a"}}, {{"name", "b"}}}}}}, "split");
+  program.Call("torch.ops.aten.split.Tensor", {{"self", Tensor("x")}, {"split_size", Int(2)}},
+               {{{"as_tensors", {{{"name", "a"}}, {{"name", "b"}}}}}}, "split");
   program.Call("torch.ops.aten.topk.default", {{"self", Tensor("a")}, {"k", Int(1)}}, {Tensor("values"), Tensor("topk_unused_1")}, "topk");
-  program.Call("torch.ops.aten.std_mean.default", {{"self", Tensor("b")}, {"unbiased", {{"as_bool", false}}}}, {Tensor("std"), Tensor("mean")}, "std_mean");
+  program.Call("torch.ops.aten.std_mean.default", {{"self", Tensor("b")}, {"unbiased", {{"as_bool", false}}}},
+               {Tensor("std"), Tensor("mean")}, "std_mean");
   for (const char* name : {"values", "std", "mean", "b"}) program.Output(Tensor(name));
   const at::Tensor x = Ramp({4, 3});
   const std::vector<IValue> outputs = Outputs(program, {x});
@@ -159,16 +168,24 @@ TEST(SchemaKindsTest, ArgumentsOfOperatorsThatAreNotKnown) {
                 {"nested", {{"as_nested_tensors", {{{{"name", "x"}}}, {{{"name", "x"}}, {{"name", "x"}}}}}}},
                 {"options", {{"as_string_to_argument", {{"k", {{"as_int", 7}}}, {"t", Tensor("x")}}}}},
                 {"op", {{"as_operator", "torch.ops.aten.add.Tensor"}}},
-                {"object", {{"as_custom_obj", {{"name", "queue", }, {"class_fqn", "__torch__.Queue"}}}}}},
+                {"object",
+                 {{"as_custom_obj",
+                   {{
+                        "name",
+                        "queue",
+                    },
+                    {"class_fqn", "__torch__.Queue"}}}}}},
                {Tensor("y")});
   program.Output(Tensor("y"));
   const auto parsed = Parse(program);
   ASSERT_NE(parsed, nullptr);
   const std::string text = parsed->module()->graph().ToString();
-  for (const char* part : {"[[1, 2], [3]]", "[[0.5], [1.5, 2.5]]", "[a, b]", "[0.5, 2.0]", "[[%x], [%x, %x]]", "{k: 7, t: %x}", "torch.ops.aten.add.Tensor", "queue"}) {
+  for (const char* part : {"[[1, 2], [3]]", "[[0.5], [1.5, 2.5]]", "[a, b]", "[0.5, 2.0]", "[[%x], [%x, %x]]", "{k: 7, t: %x}",
+                           "torch.ops.aten.add.Tensor", "queue"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_THAT(parsed->CheckExecutable(), StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("%y"), HasSubstr("torch.ops.mylib.mix.default"))));
+  EXPECT_THAT(parsed->CheckExecutable(),
+              StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("%y"), HasSubstr("torch.ops.mylib.mix.default"))));
   EXPECT_THAT(ErrorOf([&] { parsed->RunFlat({Ramp({4, 3})}); }), HasSubstr("torch.ops.mylib.mix.default"));
 }
 
@@ -179,7 +196,8 @@ TEST(SchemaKindsTest, AnOperatorOfAnotherVersion) {
   program.Output(Tensor("y"));
   const auto parsed = Parse(program);
   ASSERT_NE(parsed, nullptr);
-  EXPECT_THAT(parsed->CheckExecutable(), StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("%y"), HasSubstr("torch.ops.aten.relu.default"))));
+  EXPECT_THAT(parsed->CheckExecutable(),
+              StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("%y"), HasSubstr("torch.ops.aten.relu.default"))));
 }
 
 TEST(SchemaKindsTest, KindsThatDoNotExist) {
@@ -187,7 +205,8 @@ TEST(SchemaKindsTest, KindsThatDoNotExist) {
   program.Input("x", {4, 3});
   program.Call("torch.ops.aten.relu.default", {{"self", {{"as_quaternion", 1}}}}, {Tensor("y")});
   program.Output(Tensor("y"));
-  EXPECT_THAT(ParseExportedProgram(program.Text()), StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("as_quaternion"), HasSubstr("nodes"))));
+  EXPECT_THAT(ParseExportedProgram(program.Text()),
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("as_quaternion"), HasSubstr("nodes"))));
 }
 
 // Functions of sizes: name, arguments (with n for the size, 5), result.
@@ -246,13 +265,17 @@ TEST(SchemaKindsTest, SizesAsArguments) {
   program.Input("x", {Open("s0"), 4});
   program.Call("torch.ops.aten.sym_size.int", {{"self", Tensor("x")}, {"dim", Int(0)}}, {Symbol("n")});
   program.Call("_operator.mul", {{"a", Symbol("n")}, {"b", Int(2)}}, {Symbol("double")});
-  program.Call("torch.ops.aten.view.default", {{"self", Tensor("x")}, {"size", {{"as_sym_ints", {{{"as_name", "double"}}, {{"as_int", 2}}}}}}}, {Tensor("view")});
-  program.Call("torch.ops.aten.slice.Tensor", {{"self", Tensor("view")}, {"dim", Int(0)}, {"start", Symbol("n")}, {"end", Int(9223372036854775807)}}, {Tensor("half")});
+  program.Call("torch.ops.aten.view.default",
+               {{"self", Tensor("x")}, {"size", {{"as_sym_ints", {{{"as_name", "double"}}, {{"as_int", 2}}}}}}}, {Tensor("view")});
+  program.Call("torch.ops.aten.slice.Tensor",
+               {{"self", Tensor("view")}, {"dim", Int(0)}, {"start", Symbol("n")}, {"end", Int(9223372036854775807)}}, {Tensor("half")});
   program.Call("torch.ops.aten.mul.Tensor", {{"self", Tensor("half")}, {"other", Symbol("n")}}, {Tensor("scaled")});
   program.Call("torch.ops.aten.arange.default", {{"end", Symbol("n")}}, {Tensor("range")});
-  program.Call("torch.ops.aten.full.default", {{"size", {{"as_sym_ints", {{{"as_name", "n"}}}}}}, {"fill_value", Float(2)}}, {Tensor("full")});
+  program.Call("torch.ops.aten.full.default", {{"size", {{"as_sym_ints", {{{"as_name", "n"}}}}}}, {"fill_value", Float(2)}},
+               {Tensor("full")});
   program.Call("_operator.le", {{"a", Symbol("n")}, {"b", Int(10)}}, {Symbol("small", "as_sym_bool")});
-  program.Call("torch.ops.aten._assert_scalar.default", {{"self", Symbol("small", "as_sym_bool")}, {"assert_msg", {{"as_string", "n is large"}}}}, {});
+  program.Call("torch.ops.aten._assert_scalar.default",
+               {{"self", Symbol("small", "as_sym_bool")}, {"assert_msg", {{"as_string", "n is large"}}}}, {});
   for (const char* name : {"scaled", "range", "full"}) program.Output(Tensor(name));
   for (const int64_t n : {2, 5}) {
     const at::Tensor x = Ramp({n, 4});
@@ -271,9 +294,11 @@ TEST(SchemaKindsTest, SizesFromData) {
   program.Input("x", {4}, 5);
   program.Call("torch.ops.aten.max.default", {{"self", Tensor("x")}}, {Tensor("m")});
   program.Call("torch.ops.aten.item.default", {{"self", Tensor("m")}}, {Symbol("u")});
-  program.Call("torch.ops.aten.sym_constrain_range_for_size.default", {{"size", Symbol("u")}, {"min", Int(0), true}, {"max", Int(100), true}}, {});
+  program.Call("torch.ops.aten.sym_constrain_range_for_size.default",
+               {{"size", Symbol("u")}, {"min", Int(0), true}, {"max", Int(100), true}}, {});
   program.Call("torch.ops.aten.zeros.default", {{"size", {{"as_sym_ints", {{{"as_name", "u"}}, {{"as_int", 2}}}}}}}, {Tensor("y")});
-  program.Describe("y", testing::TensorMeta({{{"as_expr", {{"expr_str", "Symbol('u0', integer=True)"}, {"hint", nullptr}}}}, 2}, 7, {2, 1}));
+  program.Describe("y",
+                   testing::TensorMeta({{{"as_expr", {{"expr_str", "Symbol('u0', integer=True)"}, {"hint", nullptr}}}}, 2}, 7, {2, 1}));
   program.Output(Tensor("y"));
   EXPECT_THAT(Outputs(program, {at::arange(4)})[0].toTensor(), TensorEq(at::zeros({3, 2})));
 }
@@ -282,7 +307,13 @@ TEST(SchemaKindsTest, AssertionsOfMetadata) {
   ExportedJson program;
   program.Input("x", {4});
   program.Call("torch.ops.aten._assert_tensor_metadata.default",
-               {{"a", Tensor("x")}, {"size", None()}, {"stride", None()}, {"dtype", {{"as_scalar_type", 8}}}, {"device", {{"as_device", {{"type", "cpu"}}}}, true}, {"layout", {{"as_layout", 7}}, true}}, {});
+               {{"a", Tensor("x")},
+                {"size", None()},
+                {"stride", None()},
+                {"dtype", {{"as_scalar_type", 8}}},
+                {"device", {{"as_device", {{"type", "cpu"}}}}, true},
+                {"layout", {{"as_layout", 7}}, true}},
+               {});
   program.Output(Tensor("x"));
   EXPECT_THAT(ErrorOf([&] { Outputs(program, {Ramp({4})}); }), HasSubstr("dtype"));
 }
@@ -303,7 +334,9 @@ TEST(SchemaKindsTest, NestedGraphs) {
     program.Input("x", {4, 3});
     program.Input("w", {3});
     program.Call("torch.ops.higher_order.map_impl",
-                 {{"f", body.AsGraph("body_graph_0")}, {"xs", {{"as_tensors", {{{"name", "x"}}}}}}, {"pos_args", {{"as_tensors", {{{"name", "w"}}}}}}},
+                 {{"f", body.AsGraph("body_graph_0")},
+                  {"xs", {{"as_tensors", {{{"name", "x"}}}}}},
+                  {"pos_args", {{"as_tensors", {{{"name", "w"}}}}}}},
                  {{{"as_tensors", {{{"name", "y"}}}}}}, "map_impl");
     program.Output(Tensor("y"));
     EXPECT_THAT(Outputs(program, {x, w})[0].toTensor(), TensorEq(x * w));
@@ -315,7 +348,10 @@ TEST(SchemaKindsTest, NestedGraphs) {
     program.Input("x", {4, 3});
     program.Input("w", {3});
     program.Call("torch.ops.higher_order.scan",
-                 {{"combine_fn", body.AsGraph("scan_graph_0")}, {"init", {{"as_tensors", {{{"name", "w"}}}}}}, {"xs", {{"as_tensors", {{{"name", "x"}}}}}}, {"additional", {{"as_tensors", json::array()}}}},
+                 {{"combine_fn", body.AsGraph("scan_graph_0")},
+                  {"init", {{"as_tensors", {{{"name", "w"}}}}}},
+                  {"xs", {{"as_tensors", {{{"name", "x"}}}}}},
+                  {"additional", {{"as_tensors", json::array()}}}},
                  {{{"as_tensors", {{{"name", "last"}}, {{"name", "all"}}}}}}, "scan");
     program.Output(Tensor("last"));
     program.Output(Tensor("all"));
@@ -329,13 +365,20 @@ TEST(SchemaKindsTest, NestedGraphs) {
     ExportedJson middle;
     middle.Input("a", {3});
     middle.Call("torch.ops.higher_order.wrap_with_autocast",
-                {{"", {{"as_string", "cpu"}}}, {"", {{"as_scalar_type", 13}}}, {"", {{"as_bool", true}}}, {"", {{"as_bool", false}}}, {"", inner.AsGraph("submod_1")}, {"", Tensor("a")}, {"", Tensor("a")}},
+                {{"", {{"as_string", "cpu"}}},
+                 {"", {{"as_scalar_type", 13}}},
+                 {"", {{"as_bool", true}}},
+                 {"", {{"as_bool", false}}},
+                 {"", inner.AsGraph("submod_1")},
+                 {"", Tensor("a")},
+                 {"", Tensor("a")}},
                 {{{"as_tensors", {{{"name", "product"}}}}}}, "wrap_with_autocast");
     middle.Output(Tensor("product"));
     ExportedJson program;
     program.Input("w", {3});
-    program.Call("torch.ops.higher_order.wrap_with_set_grad_enabled", {{"", {{"as_bool", false}}}, {"", middle.AsGraph("submod_3")}, {"", Tensor("w")}},
-                 {{{"as_tensors", {{{"name", "y"}}}}}}, "wrap_with_set_grad_enabled");
+    program.Call("torch.ops.higher_order.wrap_with_set_grad_enabled",
+                 {{"", {{"as_bool", false}}}, {"", middle.AsGraph("submod_3")}, {"", Tensor("w")}}, {{{"as_tensors", {{{"name", "y"}}}}}},
+                 "wrap_with_set_grad_enabled");
     program.Output(Tensor("y"));
     const at::Tensor leaf = w.clone().set_requires_grad(true);
     const at::Tensor y = Outputs(program, {leaf})[0].toTensor();
@@ -360,7 +403,10 @@ TEST(SchemaKindsTest, WhileLoopsAndConditions) {
   json graph = condition.AsGraph("while_loop_cond_graph_0");
   graph["as_graph"]["graph"]["is_single_tensor_return"] = true;
   program.Call("torch.ops.higher_order.while_loop",
-               {{"cond_fn", graph}, {"body_fn", body.AsGraph("while_loop_body_graph_0")}, {"carried", {{"as_tensors", {{{"name", "i"}}, {{"name", "x"}}}}}}, {"additional", {{"as_tensors", json::array()}}}},
+               {{"cond_fn", graph},
+                {"body_fn", body.AsGraph("while_loop_body_graph_0")},
+                {"carried", {{"as_tensors", {{{"name", "i"}}, {{"name", "x"}}}}}},
+                {"additional", {{"as_tensors", json::array()}}}},
                {{{"as_tensors", {{{"name", "i_out"}}, {{"name", "x_out"}}}}}}, "while_loop");
   program.Output(Tensor("i_out"));
   program.Output(Tensor("x_out"));
@@ -386,7 +432,10 @@ TEST(SchemaKindsTest, WhileLoopsAndConditions) {
   choice.Call("torch.ops.aten.sym_size.int", {{"self", Tensor("x")}, {"dim", Int(0)}}, {Symbol("n")});
   choice.Call("_operator.gt", {{"", Symbol("n")}, {"", Int(3)}}, {Symbol("p", "as_sym_bool")});
   choice.Call("torch.ops.higher_order.cond",
-              {{"", Symbol("p", "as_sym_bool")}, {"", yes.AsGraph("true_graph_0")}, {"", no.AsGraph("false_graph_0")}, {"", {{"as_tensors", {{{"name", "x"}}, {{"name", "n"}}}}}}},
+              {{"", Symbol("p", "as_sym_bool")},
+               {"", yes.AsGraph("true_graph_0")},
+               {"", no.AsGraph("false_graph_0")},
+               {"", {{"as_tensors", {{{"name", "x"}}, {{"name", "n"}}}}}}},
               {{{"as_tensors", {{{"name", "y"}}}}}}, "cond");
   choice.Output(Tensor("y"));
   EXPECT_THAT(Outputs(choice, {Ramp({4})})[0].toTensor(), TensorEq(Ramp({4}) * 4));
@@ -394,11 +443,13 @@ TEST(SchemaKindsTest, WhileLoopsAndConditions) {
 }
 
 TEST(SchemaKindsTest, HigherOrderOperatorsThatAreNotExecuted) {
-  for (const char* name : {"flex_attention", "autograd_function_apply", "auto_functionalized_v2", "triton_kernel_wrapper_mutation", "with_effects"}) {
+  for (const char* name :
+       {"flex_attention", "autograd_function_apply", "auto_functionalized_v2", "triton_kernel_wrapper_mutation", "with_effects"}) {
     ExportedJson body = Body({"a"}, "torch.ops.aten.neg.default", {{"self", Tensor("a")}});
     ExportedJson program;
     program.Input("x", {3});
-    program.Call(absl::StrCat("torch.ops.higher_order.", name), {{"", body.AsGraph("g")}, {"", Tensor("x")}}, {{{"as_tensors", {{{"name", "y"}}}}}}, "call");
+    program.Call(absl::StrCat("torch.ops.higher_order.", name), {{"", body.AsGraph("g")}, {"", Tensor("x")}},
+                 {{{"as_tensors", {{{"name", "y"}}}}}}, "call");
     program.Output(Tensor("y"));
     const auto parsed = Parse(program);
     ASSERT_NE(parsed, nullptr);

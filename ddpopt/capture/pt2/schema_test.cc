@@ -20,20 +20,32 @@ int64_t NumberOf(const char* name) {
 }
 
 TEST(SchemaTest, NumbersAreLibTorchsOwn) {
-  const std::pair<const char*, c10::ScalarType> dtypes[] = {
-      {"BYTE", c10::kByte},       {"CHAR", c10::kChar},     {"SHORT", c10::kShort},       {"INT", c10::kInt},           {"LONG", c10::kLong},
-      {"HALF", c10::kHalf},       {"FLOAT", c10::kFloat},   {"DOUBLE", c10::kDouble},     {"COMPLEXHALF", c10::kComplexHalf},
-      {"COMPLEXFLOAT", c10::kComplexFloat},                 {"COMPLEXDOUBLE", c10::kComplexDouble},
-      {"BOOL", c10::kBool},       {"BFLOAT16", c10::kBFloat16}, {"UINT16", c10::kUInt16}, {"UINT32", c10::kUInt32},     {"UINT64", c10::kUInt64},
-      {"FLOAT8E4M3FN", c10::kFloat8_e4m3fn},                {"FLOAT8E5M2", c10::kFloat8_e5m2}};
+  const std::pair<const char*, c10::ScalarType> dtypes[] = {{"BYTE", c10::kByte},
+                                                            {"CHAR", c10::kChar},
+                                                            {"SHORT", c10::kShort},
+                                                            {"INT", c10::kInt},
+                                                            {"LONG", c10::kLong},
+                                                            {"HALF", c10::kHalf},
+                                                            {"FLOAT", c10::kFloat},
+                                                            {"DOUBLE", c10::kDouble},
+                                                            {"COMPLEXHALF", c10::kComplexHalf},
+                                                            {"COMPLEXFLOAT", c10::kComplexFloat},
+                                                            {"COMPLEXDOUBLE", c10::kComplexDouble},
+                                                            {"BOOL", c10::kBool},
+                                                            {"BFLOAT16", c10::kBFloat16},
+                                                            {"UINT16", c10::kUInt16},
+                                                            {"UINT32", c10::kUInt32},
+                                                            {"UINT64", c10::kUInt64},
+                                                            {"FLOAT8E4M3FN", c10::kFloat8_e4m3fn},
+                                                            {"FLOAT8E5M2", c10::kFloat8_e5m2}};
   for (const auto& [name, expected] : dtypes) {
     c10::ScalarType dtype;
     ASSERT_TRUE(DtypeFromSchema(NumberOf<upstream::ScalarType>(name), &dtype)) << name;
     EXPECT_EQ(dtype, expected) << name;
   }
-  const std::pair<const char*, c10::Layout> layouts[] = {{"Strided", c10::kStrided}, {"SparseCoo", c10::kSparse}, {"SparseCsr", c10::kSparseCsr},
-                                                         {"SparseCsc", c10::kSparseCsc}, {"SparseBsr", c10::kSparseBsr}, {"SparseBsc", c10::kSparseBsc},
-                                                         {"_mkldnn", c10::kMkldnn}};
+  const std::pair<const char*, c10::Layout> layouts[] = {
+      {"Strided", c10::kStrided},     {"SparseCoo", c10::kSparse},    {"SparseCsr", c10::kSparseCsr}, {"SparseCsc", c10::kSparseCsc},
+      {"SparseBsr", c10::kSparseBsr}, {"SparseBsc", c10::kSparseBsc}, {"_mkldnn", c10::kMkldnn}};
   for (const auto& [name, expected] : layouts) {
     c10::Layout layout;
     ASSERT_TRUE(LayoutFromSchema(NumberOf<upstream::Layout>(name), &layout)) << name;
@@ -60,10 +72,11 @@ TEST(SchemaTest, NumbersAreLibTorchsOwn) {
 
 // An argument of each kind that our reader knows is one for LibTorch too.
 TEST(SchemaTest, KindsOfArguments) {
-  for (const char* text : {R"({"as_none": true})", R"({"as_int": 1})", R"({"as_float": "Infinity"})", R"({"as_tensor": {"name": "x"}})", R"({"as_ints": [1]})",
-                           R"({"as_sym_int": {"as_name": "s"}})", R"({"as_sym_ints": [{"as_int": 1}]})", R"({"as_optional_tensor": {"as_none": true}})",
-                           R"({"as_optional_tensors": [{"as_tensor": {"name": "x"}}]})", R"({"as_complex": {"real": 1.0, "imag": 2.0}})",
-                           R"({"as_nested_tensors": [[{"name": "x"}]]})", R"({"as_int_lists": [[1]]})", R"({"as_device": {"type": "cpu", "index": null}})"}) {
+  for (const char* text :
+       {R"({"as_none": true})", R"({"as_int": 1})", R"({"as_float": "Infinity"})", R"({"as_tensor": {"name": "x"}})", R"({"as_ints": [1]})",
+        R"({"as_sym_int": {"as_name": "s"}})", R"({"as_sym_ints": [{"as_int": 1}]})", R"({"as_optional_tensor": {"as_none": true}})",
+        R"({"as_optional_tensors": [{"as_tensor": {"name": "x"}}]})", R"({"as_complex": {"real": 1.0, "imag": 2.0}})",
+        R"({"as_nested_tensors": [[{"name": "x"}]]})", R"({"as_int_lists": [[1]]})", R"({"as_device": {"type": "cpu", "index": null}})"}) {
     upstream::Argument argument;
     EXPECT_NO_THROW(nlohmann::json::parse(text).get_to(argument)) << text;
   }

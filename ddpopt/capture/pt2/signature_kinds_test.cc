@@ -16,6 +16,7 @@
 #include "ATen/core/Dict.h"
 #include "absl/strings/str_cat.h"
 #include "ddpopt/capture/pt2/exported_program.h"
+#include "ddpopt/capture/pt2/parse_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/calls.h"
@@ -28,9 +29,14 @@ namespace {
 
 using c10::IValue;
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using testing::ErrorOf;
 using testing::ExportedJson;
+using ::testing::HasSubstr;
+using testing::Int;
 using testing::IsOk;
+using ::testing::Not;
 using testing::Open;
 using testing::OpenExpr;
 using testing::Ramp;
@@ -41,20 +47,6 @@ using testing::SymbolText;
 using testing::Tensor;
 using testing::TensorEq;
 using testing::TensorMeta;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-json Int(int64_t value) { return {{"as_int", value}}; }
-
-std::shared_ptr<ExportedProgram> Parse(const ExportedJson& program) {
-  auto parsed = ParseExportedProgram(program.Text());
-  EXPECT_THAT(parsed, IsOk());
-  if (!parsed.ok()) return nullptr;
-  EXPECT_THAT((*parsed)->module()->Lint(), IsOk());
-  return *parsed;
-}
 
 std::string Refused(const ExportedProgram& program, std::vector<IValue> inputs) {
   return ErrorOf([&] { program.RunFlat(std::move(inputs)); });
@@ -74,7 +66,8 @@ TEST(SignatureKindsTest, GuardsAreEvaluated) {
   const auto parsed = Parse(program);
   EXPECT_THAT(parsed->guards(), ElementsAre("L['x'].size()[0] % 2 == 0", "L['x'].size()[0]*L['x'].size()[1] <= 24"));
   EXPECT_THAT(parsed->RunFlat({Ramp({6, 3})})[0].toTensor(), TensorEq(at::relu(Ramp({6, 3}))));
-  EXPECT_THAT(Refused(*parsed, {Ramp({5, 3})}), AllOf(HasSubstr("exported for inputs with L['x'].size()[0] % 2 == 0"), HasSubstr("input \"x\", dimension 0, is 5")));
+  EXPECT_THAT(Refused(*parsed, {Ramp({5, 3})}),
+              AllOf(HasSubstr("exported for inputs with L['x'].size()[0] % 2 == 0"), HasSubstr("input \"x\", dimension 0, is 5")));
   EXPECT_THAT(Refused(*parsed, {Ramp({10, 3})}), HasSubstr("<= 24"));
 }
 
@@ -87,14 +80,17 @@ TEST(SignatureKindsTest, GuardsOfNestedAndNamedInputs) {
   program.Output(Tensor("y"));
   const std::string leaf = R"({"type": null, "context": null, "children_spec": []})";
   const std::string list = absl::StrCat(R"({"type": "builtins.list", "context": "null", "children_spec": [)", leaf, "]}");
-  const std::string dict = absl::StrCat(R"({"type": "builtins.dict", "context": "[\"x\", \"inner\"]", "children_spec": [)", leaf, ", ", list, "]}");
-  program.Trees(absl::StrCat(R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [)", dict,
+  const std::string dict =
+      absl::StrCat(R"({"type": "builtins.dict", "context": "[\"x\", \"inner\"]", "children_spec": [)", leaf, ", ", list, "]}");
+  program.Trees(absl::StrCat(R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [)",
+                             R"({"type": "builtins.tuple", "context": "null", "children_spec": [)", dict,
                              R"(]}, {"type": "builtins.dict", "context": "[\"n\"]", "children_spec": [)", leaf, "]}]}]"),
                 absl::StrCat("[1, ", leaf, "]"), {"d", "n"});
   program.Guard("L['d']['inner'][0].size()[0] == L['n'] + 1");
   const auto parsed = Parse(program);
   EXPECT_EQ(Refused(*parsed, {Ramp({4}), Ramp({3}), 2}), "");
-  EXPECT_THAT(Refused(*parsed, {Ramp({4}), Ramp({3}), 3}), AllOf(HasSubstr("input \"d_inner_0\", dimension 0, is 3"), HasSubstr("input \"n\" is 3")));
+  EXPECT_THAT(Refused(*parsed, {Ramp({4}), Ramp({3}), 3}),
+              AllOf(HasSubstr("input \"d_inner_0\", dimension 0, is 3"), HasSubstr("input \"n\" is 3")));
 }
 
 // Never ignored: it might be what makes a result right.
@@ -108,7 +104,8 @@ TEST(SignatureKindsTest, GuardsThatAreNotUnderstoodAreRefusedWhenTheProgramIsToB
     program.Guard(text);
     const auto parsed = Parse(program);
     ASSERT_NE(parsed, nullptr);
-    EXPECT_THAT(parsed->CheckExecutable(), StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("guards_code"), HasSubstr(text)))) << text;
+    EXPECT_THAT(parsed->CheckExecutable(), StatusIs(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("guards_code"), HasSubstr(text))))
+        << text;
     EXPECT_THAT(Refused(*parsed, {Ramp({5, 3})}), HasSubstr(text));
   }
 }
@@ -124,8 +121,10 @@ TEST(SignatureKindsTest, DerivedAndEqualSizes) {
   program.Range("s1", 2, nullptr);
   const auto parsed = Parse(program);
   EXPECT_EQ(Refused(*parsed, {Ramp({3, 5}), Ramp({6, 5}), Ramp({4})}), "");
-  EXPECT_THAT(Refused(*parsed, {Ramp({3, 5}), Ramp({5, 5}), Ramp({4})}), AllOf(HasSubstr("input \"y\", dimension 0 is 5"), HasSubstr("2*s0 = 6")));
-  EXPECT_THAT(Refused(*parsed, {Ramp({3, 5}), Ramp({6, 4}), Ramp({4})}), AllOf(HasSubstr("input \"y\", dimension 1 is 4"), HasSubstr("must equal input \"x\", dimension 1, which is 5")));
+  EXPECT_THAT(Refused(*parsed, {Ramp({3, 5}), Ramp({5, 5}), Ramp({4})}),
+              AllOf(HasSubstr("input \"y\", dimension 0 is 5"), HasSubstr("2*s0 = 6")));
+  EXPECT_THAT(Refused(*parsed, {Ramp({3, 5}), Ramp({6, 4}), Ramp({4})}),
+              AllOf(HasSubstr("input \"y\", dimension 1 is 4"), HasSubstr("must equal input \"x\", dimension 1, which is 5")));
   EXPECT_THAT(Refused(*parsed, {Ramp({3, 5}), Ramp({6, 5}), Ramp({5})}), HasSubstr("input \"z\", dimension 0 is 5"));
   EXPECT_THAT(Refused(*parsed, {Ramp({17, 5}), Ramp({34, 5}), Ramp({4})}), HasSubstr("between 2 and 16"));
   EXPECT_THAT(Refused(*parsed, {Ramp({3, 1}), Ramp({6, 1}), Ramp({0})}), HasSubstr("at least 2"));
@@ -143,8 +142,9 @@ TEST(SignatureKindsTest, SizesThatAreSolvedFor) {
   EXPECT_THAT(Refused(*parsed, {Ramp({6}), Ramp({9})}), HasSubstr("input \"x\", dimension 0 is 6, but must be 2*s0 + 1 for a whole s0"));
   EXPECT_THAT(Refused(*parsed, {Ramp({7}), Ramp({12})}), HasSubstr("3*s0 = 9"));
   // No line: never bound by luck.
-  for (const std::string& expr : {absl::StrCat("FloorDiv(", SymbolText("s0"), ", Integer(2))"), absl::StrCat("Pow(", SymbolText("s0"), ", Integer(2))"),
-                                  absl::StrCat("Mul(", SymbolText("s0"), ", ", SymbolText("s0"), ")"), absl::StrCat("Mod(", SymbolText("s0"), ", Integer(7))")}) {
+  for (const std::string& expr :
+       {absl::StrCat("FloorDiv(", SymbolText("s0"), ", Integer(2))"), absl::StrCat("Pow(", SymbolText("s0"), ", Integer(2))"),
+        absl::StrCat("Mul(", SymbolText("s0"), ", ", SymbolText("s0"), ")"), absl::StrCat("Mod(", SymbolText("s0"), ", Integer(7))")}) {
     ExportedJson other;
     other.Input("x", {OpenExpr(expr, 4)});
     Relu(&other, "x", "r");
@@ -222,19 +222,35 @@ TEST(SignatureKindsTest, WhatIsNotSupportedIsNamed) {
     return ParseExportedProgram(program.Text()).status();
   };
   const auto output = [](const char* kind, json content) {
-    return [kind, content](ExportedJson* program) { program->MutationOutput(kind, content.items().begin().key(), content.items().begin().value(), "y"); };
+    return [kind, content](ExportedJson* program) {
+      program->MutationOutput(kind, content.items().begin().key(), content.items().begin().value(), "y");
+    };
   };
-  EXPECT_THAT(refused([](ExportedJson* p) { p->InputSpec({{"as_custom_obj", {{"name", "q"}, {"class_fqn", "Q"}}}}, {{"custom_obj", {{"arg", {{"name", "q"}, {"class_fqn", "Q"}}}, {"custom_obj_name", "q"}}}}); }),
+  EXPECT_THAT(refused([](ExportedJson* p) {
+                p->InputSpec({{"as_custom_obj", {{"name", "q"}, {"class_fqn", "Q"}}}},
+                             {{"custom_obj", {{"arg", {{"name", "q"}, {"class_fqn", "Q"}}}, {"custom_obj_name", "q"}}}});
+              }),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("custom_obj")));
-  EXPECT_THAT(refused([](ExportedJson* p) { p->InputSpec({{"as_none", true}}, {{"token", {{"arg", {{"name", "t"}}}}}}); }), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("token")));
-  EXPECT_THAT(refused([](ExportedJson* p) { p->InputSpec({{"as_none", true}}, {{"wish", json::object()}}); }), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wish")));
-  EXPECT_THAT(refused(output("gradient_to_parameter", {{"parameter_name", "w"}})), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("gradient_to_parameter")));
-  EXPECT_THAT(refused(output("gradient_to_user_input", {{"user_input_name", "x"}})), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("gradient_to_user_input")));
+  EXPECT_THAT(refused([](ExportedJson* p) {
+                p->InputSpec({{"as_none", true}}, {{"token", {{"arg", {{"name", "t"}}}}}});
+              }),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("token")));
+  EXPECT_THAT(refused([](ExportedJson* p) {
+                p->InputSpec({{"as_none", true}}, {{"wish", json::object()}});
+              }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("wish")));
+  EXPECT_THAT(refused(output("gradient_to_parameter", {{"parameter_name", "w"}})),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("gradient_to_parameter")));
+  EXPECT_THAT(refused(output("gradient_to_user_input", {{"user_input_name", "x"}})),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("gradient_to_user_input")));
   EXPECT_THAT(refused(output("loss_output", {{"unused", "x"}})), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("loss_output")));
   EXPECT_THAT(refused(output("token", {{"unused", "x"}})), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("token")));
-  EXPECT_THAT(refused(output("buffer_mutation", {{"buffer_name", "none"}})), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"none\" is no buffer")));
-  EXPECT_THAT(refused([](ExportedJson* p) { p->Range("s0", "one", 2); }), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("min_val")));
-  EXPECT_THAT(refused([](ExportedJson* p) { p->Output(Tensor("nobody")); }), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nobody")));
+  EXPECT_THAT(refused(output("buffer_mutation", {{"buffer_name", "none"}})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"none\" is no buffer")));
+  EXPECT_THAT(refused([](ExportedJson* p) { p->Range("s0", "one", 2); }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("min_val")));
+  EXPECT_THAT(refused([](ExportedJson* p) { p->Output(Tensor("nobody")); }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nobody")));
 }
 
 // A result that is the new value of an input or buffer is that input or buffer; one that is the old value keeps it.
@@ -269,7 +285,8 @@ TEST(SignatureKindsTest, ResultsThatAreTheOldValue) {
 
 TEST(SignatureKindsTest, TreesOfOtherTypes) {
   const std::string leaf = R"({"type": null, "context": null, "children_spec": []})";
-  const std::string in = absl::StrCat(R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [)", leaf,
+  const std::string in = absl::StrCat(R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [)",
+                                      R"({"type": "builtins.tuple", "context": "null", "children_spec": [)", leaf,
                                       R"(]}, {"type": "builtins.dict", "context": "[\"scale\"]", "children_spec": [)", leaf, "]}]}]");
   const auto make = [&](const std::string& out_type, const std::string& context) {
     ExportedJson program;
@@ -278,7 +295,10 @@ TEST(SignatureKindsTest, TreesOfOtherTypes) {
     program.Call("torch.ops.aten.mul.Tensor", {{"self", Tensor("x")}, {"other", Tensor("scale")}}, {Tensor("y")});
     program.Output(Tensor("y"));
     program.Output(Tensor("x"));
-    program.Trees(in, absl::StrCat("[1, {\"type\": \"", out_type, "\", \"context\": ", json(context).dump(), ", \"children_spec\": [", leaf, ", ", leaf, "]}]"), {"x", "scale"});
+    program.Trees(in,
+                  absl::StrCat("[1, {\"type\": \"", out_type, "\", \"context\": ", json(context).dump(), ", \"children_spec\": [", leaf,
+                               ", ", leaf, "]}]"),
+                  {"x", "scale"});
     return Parse(program);
   };
   const at::Tensor x = Ramp({2}), scale = at::full({2}, 3.0);
@@ -287,7 +307,8 @@ TEST(SignatureKindsTest, TreesOfOtherTypes) {
   EXPECT_THAT(tuple->Run({x}, {{"scale", scale}}).toTupleRef().elements()[0].toTensor(), TensorEq(x * 3));
   EXPECT_THAT(ErrorOf([&] { tuple->Run({x, scale}); }), HasSubstr("inputs[0]: expected a tuple of 1, got a tuple of 2"));
   EXPECT_THAT(ErrorOf([&] { tuple->Run({x}, {{"factor", scale}}); }), HasSubstr("inputs[1][\"scale\"] is missing"));
-  EXPECT_THAT(make("collections.OrderedDict", "[\"y\", \"x\"]")->Run({x}, {{"scale", scale}}).toGenericDict().at("y").toTensor(), TensorEq(x * 3));
+  EXPECT_THAT(make("collections.OrderedDict", "[\"y\", \"x\"]")->Run({x}, {{"scale", scale}}).toGenericDict().at("y").toTensor(),
+              TensorEq(x * 3));
   EXPECT_EQ(make("collections.deque", "null")->Run({x}, {{"scale", scale}}).toListRef().size(), 2u);
   // A dataclass has no form in C++; its leaves do.
   const auto opaque = make("mylib.outputs.ModelOutput", "[\"y\", \"x\"]");
@@ -329,8 +350,10 @@ TEST_F(WeightsTest, EveryDtype) {
     int schema;
     at::ScalarType dtype;
   };
-  const std::vector<Kind> kinds = {{1, at::kByte},  {2, at::kChar},  {3, at::kShort},         {4, at::kInt},           {5, at::kLong},   {6, at::kHalf},      {7, at::kFloat},
-                                   {8, at::kDouble}, {12, at::kBool}, {10, at::kComplexFloat}, {11, at::kComplexDouble}, {13, at::kBFloat16}, {29, at::kFloat8_e4m3fn}};
+  const std::vector<Kind> kinds = {{1, at::kByte},          {2, at::kChar},          {3, at::kShort},          {4, at::kInt},
+                                   {5, at::kLong},          {6, at::kHalf},          {7, at::kFloat},          {8, at::kDouble},
+                                   {12, at::kBool},         {10, at::kComplexFloat}, {11, at::kComplexDouble}, {13, at::kBFloat16},
+                                   {29, at::kFloat8_e4m3fn}};
   std::vector<at::Tensor> expected;
   for (const Kind& kind : kinds) {
     const at::Tensor value = at::arange(6).view({2, 3}).to(kind.dtype);

@@ -48,7 +48,8 @@ class SymExpr::Parser {
 
  private:
   absl::Status Error(absl::string_view expected) const {
-    return absl::InvalidArgumentError(absl::StrCat("symbolic expression \"", text_.substr(0, 200), "\", character ", position_, ": expected ", expected));
+    return absl::InvalidArgumentError(
+        absl::StrCat("symbolic expression \"", text_.substr(0, 200), "\", character ", position_, ": expected ", expected));
   }
   void Skip() {
     while (position_ < text_.size() && absl::ascii_isspace(text_[position_])) ++position_;
@@ -62,7 +63,8 @@ class SymExpr::Parser {
   std::string Word() {
     Skip();
     const std::size_t begin = position_;
-    while (position_ < text_.size() && (absl::ascii_isalnum(text_[position_]) || text_[position_] == '_' || text_[position_] == '.')) ++position_;
+    while (position_ < text_.size() && (absl::ascii_isalnum(text_[position_]) || text_[position_] == '_' || text_[position_] == '.'))
+      ++position_;
     return std::string(text_.substr(begin, position_ - begin));
   }
   absl::StatusOr<std::string> Quoted() {
@@ -239,13 +241,18 @@ absl::StatusOr<SymExpr::Fraction> SymExpr::Evaluate(const SymbolValues& values) 
     DDPOPT_RETURN_IF_ERROR(needs(2));
     const int order = compare(args[0], args[1]);
     const absl::string_view sign(relation);
-    const bool holds = sign == "==" ? order == 0 : sign == "!=" ? order != 0 : sign == ">=" ? order >= 0 : sign == "<=" ? order <= 0
-                       : sign == ">" ? order > 0 : order < 0;
+    const bool holds = sign == "=="   ? order == 0
+                       : sign == "!=" ? order != 0
+                       : sign == ">=" ? order >= 0
+                       : sign == "<=" ? order <= 0
+                       : sign == ">"  ? order > 0
+                                      : order < 0;
     return Fraction{holds, 1};
   }
   if (text_ == "Pow" || text_ == "PowByNatural") {
     DDPOPT_RETURN_IF_ERROR(needs(2));
-    if (args[1].denominator != 1 || std::abs(args[1].numerator) > 64) return absl::UnimplementedError(absl::StrCat("the power ", ToString()));
+    if (args[1].denominator != 1 || std::abs(args[1].numerator) > 64)
+      return absl::UnimplementedError(absl::StrCat("the power ", ToString()));
     Fraction result{1, 1};
     for (int64_t i = 0; i < std::abs(args[1].numerator); ++i) {
       DDPOPT_ASSIGN_OR_RETURN(result, Make(static_cast<__int128>(result.numerator) * args[0].numerator,
@@ -277,8 +284,8 @@ absl::StatusOr<SymExpr::Fraction> SymExpr::Evaluate(const SymbolValues& values) 
     DDPOPT_RETURN_IF_ERROR(needs(2));
     return divide(args[0], args[1]);
   }
-  if (text_ == "FloorToInt" || text_ == "floor" || text_ == "CeilToInt" || text_ == "ceiling" || text_ == "TruncToInt" || text_ == "ToFloat" ||
-      text_ == "Identity" || text_ == "Abs") {
+  if (text_ == "FloorToInt" || text_ == "floor" || text_ == "CeilToInt" || text_ == "ceiling" || text_ == "TruncToInt" ||
+      text_ == "ToFloat" || text_ == "Identity" || text_ == "Abs") {
     DDPOPT_RETURN_IF_ERROR(needs(1));
     const Fraction value = args[0];
     if (text_ == "ToFloat" || text_ == "Identity") return value;

@@ -9,9 +9,9 @@ namespace ddpopt::pt2 {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::UnorderedElementsAre;
 using testing::IsOkAndHolds;
 using testing::StatusIs;
+using ::testing::UnorderedElementsAre;
 
 const SymbolValues kValues = {{"s0", 7}, {"s77", 4}};
 
@@ -56,8 +56,8 @@ TEST(SymExprTest, Refuses) {
   EXPECT_THAT(Evaluate("Pow(Integer(10), Integer(64))"), StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_THAT(Evaluate(absl::StrCat("Bessel(", kS0, ")")), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Bessel")));
   EXPECT_THAT(Evaluate("FloorDiv(Integer(1))"), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 arguments")));
-  for (const char* text : {"", "Symbol(s0)", "Symbol('s0'", "Integer(1", "Integer(99999999999999999999)", "Rational(1, 0)", "Add(Integer(1),)", "Integer(1) 2",
-                           "Symbol('s0', positive)"}) {
+  for (const char* text : {"", "Symbol(s0)", "Symbol('s0'", "Integer(1", "Integer(99999999999999999999)", "Rational(1, 0)",
+                           "Add(Integer(1),)", "Integer(1) 2", "Symbol('s0', positive)"}) {
     EXPECT_THAT(SymExpr::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected"))) << text;
   }
   std::string deep;

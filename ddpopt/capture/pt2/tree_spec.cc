@@ -71,9 +71,11 @@ absl::StatusOr<TreeSpec> ReadSpec(const JsonView& view) {
     return spec;
   }
   DDPOPT_ASSIGN_OR_RETURN(spec.type, type.AsString());
-  if (spec.type == "builtins.tuple" || spec.type == "collections.namedtuple" || spec.type == "torch.Size" || spec.type == "torch.return_types") {
+  if (spec.type == "builtins.tuple" || spec.type == "collections.namedtuple" || spec.type == "torch.Size" ||
+      spec.type == "torch.return_types") {
     spec.kind = TreeSpec::Kind::kTuple;
-  } else if (spec.type == "builtins.list" || spec.type == "collections.deque" || spec.type == "torch.fx.immutable_collections.immutable_list") {
+  } else if (spec.type == "builtins.list" || spec.type == "collections.deque" ||
+             spec.type == "torch.fx.immutable_collections.immutable_list") {
     spec.kind = TreeSpec::Kind::kList;
   } else if (spec.type == "builtins.dict" || spec.type == "collections.OrderedDict" || spec.type == "collections.defaultdict" ||
              spec.type == "torch.fx.immutable_collections.immutable_dict") {
@@ -203,7 +205,8 @@ absl::Status TreeSpec::FlattenInto(const IValue& value, const std::string& place
 
 absl::StatusOr<IValue> TreeSpec::Unflatten(absl::Span<const IValue> leaves) const {
   if (leaves.size() != num_leaves()) {
-    return absl::InvalidArgumentError(absl::StrCat("the tree ", ToString(), " has ", num_leaves(), " leaves, but ", leaves.size(), " values were given"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tree ", ToString(), " has ", num_leaves(), " leaves, but ", leaves.size(), " values were given"));
   }
   return Build(*this, &leaves);
 }

@@ -64,13 +64,15 @@ TEST(TreeSpecTest, NamesThePlaceThatDoesNotFit) {
   const auto error = [&](const IValue& value) { return std::string(spec.Flatten(value, "input").status().message()); };
   EXPECT_EQ(error(3), "input: expected a tuple of 2, got a Int");
   EXPECT_EQ(error(c10::ivalue::Tuple::create({Dict({{"x", 1}, {"y", 2}}), 3})), R"(input[0]["inner"] is missing)");
-  EXPECT_EQ(error(c10::ivalue::Tuple::create({Dict({{"x", 1}, {"inner", List({1, 2})}}), 3})), R"(input[0]["inner"]: expected a list of 1, got a list of 2)");
+  EXPECT_EQ(error(c10::ivalue::Tuple::create({Dict({{"x", 1}, {"inner", List({1, 2})}}), 3})),
+            R"(input[0]["inner"]: expected a list of 1, got a list of 2)");
   EXPECT_THAT(spec.Unflatten({1, 2}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 leaves, but 2")));
 }
 
 TEST(TreeSpecTest, OtherDicts) {
   const absl::StatusOr<TreeSpec> spec = TreeSpec::Parse(Document(
-      Tree("collections.defaultdict", R"({\"default_factory_module\": \"builtins\", \"default_factory_name\": \"int\", \"dict_context\": [3, 1]})", {kLeaf, kLeaf})));
+      Tree("collections.defaultdict",
+           R"({\"default_factory_module\": \"builtins\", \"default_factory_name\": \"int\", \"dict_context\": [3, 1]})", {kLeaf, kLeaf})));
   DDPOPT_ASSERT_OK(spec);
   EXPECT_EQ(spec->ToString(), "{3: *, 1: *}");
   EXPECT_EQ(spec->Unflatten({IValue("a"), IValue("b")})->toGenericDict().at(3).toStringRef(), "a");
@@ -86,9 +88,12 @@ TEST(TreeSpecTest, UnknownTypesGoFlatOnly) {
 
 TEST(TreeSpecTest, DamagedText) {
   EXPECT_THAT(TreeSpec::Parse("[2, {}]"), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("protocol 2")));
-  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", R"([\"x\"])", {kLeaf, kLeaf}))), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 keys")));
-  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", "[1.5]", {kLeaf}))), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a key")));
-  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", "[", {kLeaf}))), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[1].context")));
+  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", R"([\"x\"])", {kLeaf, kLeaf}))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 keys")));
+  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", "[1.5]", {kLeaf}))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a key")));
+  EXPECT_THAT(TreeSpec::Parse(Document(Tree("builtins.dict", "[", {kLeaf}))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[1].context")));
 }
 
 }  // namespace

@@ -105,8 +105,10 @@ double ResultElements(const c10::OperatorHandle& op, at::ArrayRef<IValue> args) 
   std::vector<int64_t> sizes;
   for (const IValue& value : args) {
     ForEachTensor(value, [&](const at::Tensor& tensor) {
-      if (tensor.dim() > static_cast<int64_t>(sizes.size())) sizes.insert(sizes.begin(), static_cast<std::size_t>(tensor.dim()) - sizes.size(), 1);
-      for (int64_t d = 1; d <= tensor.dim(); ++d) sizes[sizes.size() - static_cast<std::size_t>(d)] = std::max(sizes[sizes.size() - static_cast<std::size_t>(d)], tensor.size(-d));
+      if (tensor.dim() > static_cast<int64_t>(sizes.size()))
+        sizes.insert(sizes.begin(), static_cast<std::size_t>(tensor.dim()) - sizes.size(), 1);
+      for (int64_t d = 1; d <= tensor.dim(); ++d)
+        sizes[sizes.size() - static_cast<std::size_t>(d)] = std::max(sizes[sizes.size() - static_cast<std::size_t>(d)], tensor.size(-d));
     });
   }
   for (const int64_t size : sizes) broadcast *= static_cast<double>(size);
