@@ -1,5 +1,5 @@
-// The models in testing/models, compiled whole with several partitions: ten steps of training are eager LibTorch's, and so are gradients in fp64
-// and under autocast to bfloat16.
+// The models in testing/models, compiled whole with several partitions: ten steps of training are eager LibTorch's, and so are gradients in
+// fp64 and under autocast to bfloat16.
 
 #include <memory>
 #include <string>
@@ -50,11 +50,9 @@ struct Pair {
 class AotTrajectoryTest : public ::testing::TestWithParam<std::size_t> {
  protected:
   const Model& model() const { return AllModels()[GetParam()]; }
-  // GRU's steps are written in place by LibTorch's own code, whose products are then summed in another order. Autocast in eager mode casts a
-  // weight once, and sums the gradients of its uses before they are cast back; compiled, each use is cast, and the sum is taken in fp32.
-  bool same_bits(bool autocast) const {
-    return model().name != "gru" && !(autocast && (model().name == "gpt2" || model().name == "rnn"));
-  }
+  // GRU's steps are written in place by LibTorch's own code, whose products are then summed in another order. Autocast in eager mode casts
+  // a weight once, and sums the gradients of its uses before they are cast back; compiled, each use is cast, and the sum is taken in fp32.
+  bool same_bits(bool autocast) const { return model().name != "gru" && !(autocast && (model().name == "gpt2" || model().name == "rnn")); }
 
   absl::StatusOr<Pair> Make(at::ScalarType dtype, bool autocast, const AotOptions& options = {}) const {
     Pair pair;
@@ -74,8 +72,9 @@ class AotTrajectoryTest : public ::testing::TestWithParam<std::size_t> {
     // The form of torch.export rounds biases elsewhere (docs/capture.md), which fp32 kernels happen not to show.
     TraceOptions form;
     form.canonicalize = dtype == at::kFloat && !autocast;
-    auto traced = TraceModule(*pair.net, pair.batch, FakeTensorMode::Create(),
-                              [&](const std::vector<at::Tensor>& in) { return model().loss(*pair.net, in); }, form);
+    auto traced = TraceModule(
+        *pair.net, pair.batch, FakeTensorMode::Create(), [&](const std::vector<at::Tensor>& in) { return model().loss(*pair.net, in); },
+        form);
     if (!traced.ok()) return traced.status();
     auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, options);
     if (!compiled.ok()) return compiled.status();

@@ -90,7 +90,8 @@ Tensor NllLossBackward(const Tensor& grad, const Tensor& self, const Tensor& tar
   each = -at::reshape(each, {each.dim() == 1 ? each.size(0) : 1});
   if (weight.has_value() && weight->defined()) each = each * at::index_select(*weight, 0, rows.safe);
   each = at::where(rows.valid, each, zero);
-  const Tensor result = at::scatter(at::zeros_like(rows.self, {}, at::MemoryFormat::Contiguous), 1, rows.safe.unsqueeze(1), each.unsqueeze(1));
+  const Tensor result =
+      at::scatter(at::zeros_like(rows.self, {}, at::MemoryFormat::Contiguous), 1, rows.safe.unsqueeze(1), each.unsqueeze(1));
   return rows.batch ? result : at::reshape(result, {result.size(1)});
 }
 

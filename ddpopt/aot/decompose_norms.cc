@@ -97,7 +97,8 @@ std::tuple<Tensor, Tensor, Tensor> NativeGroupNorm(const Tensor& input, const Op
   if (Given(weight)) result = result * Channels(Up(*weight), input.dim());
   if (Given(bias)) result = result + Channels(Up(*bias), input.dim());
   const at::ScalarType statistics = Given(weight) ? weight->scalar_type() : input.scalar_type();
-  return {result.to(input.scalar_type()), at::reshape(mean, {batch, groups}).to(statistics), at::reshape(rstd, {batch, groups}).to(statistics)};
+  return {result.to(input.scalar_type()), at::reshape(mean, {batch, groups}).to(statistics),
+          at::reshape(rstd, {batch, groups}).to(statistics)};
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ using testing::StatusIs;
 using Tensors = std::vector<at::Tensor>;
 using Fn = std::function<at::Tensor(const Tensors&)>;
 
-// The operators that the joint graph of a case is expected to be made of before decomposition are told by `covers`; afterwards there are none of
-// them, and forward and backward give what they gave.
+// The operators that the joint graph of a case is expected to be made of before decomposition are told by `covers`; afterwards there are
+// none of them, and forward and backward give what they gave.
 struct Case {
   std::string name;
   std::vector<std::string> covers;
@@ -37,9 +37,7 @@ struct Case {
   Tensors inputs;
 };
 
-at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
-  return (Ramp(sizes) * 1.7).to(dtype).requires_grad_();
-}
+at::Tensor Leaf(at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) { return (Ramp(sizes) * 1.7).to(dtype).requires_grad_(); }
 
 std::set<std::string> Operators(const fx::GraphModule& module) {
   std::set<std::string> names;
@@ -77,48 +75,87 @@ std::vector<Case> Cases() {
     return var * 2 + mean;
   });
   unary("softmax", {"aten::_softmax", "aten::_softmax_backward_data"}, [](const at::Tensor& t) { return at::softmax(t, 1); });
-  unary("log_softmax", {"aten::_log_softmax", "aten::_log_softmax_backward_data"}, [](const at::Tensor& t) { return at::log_softmax(t, 0); });
+  unary("log_softmax", {"aten::_log_softmax", "aten::_log_softmax_backward_data"},
+        [](const at::Tensor& t) { return at::log_softmax(t, 0); });
 
-  cases.push_back({"addmm", {"aten::addmm"}, [](const Tensors& in) { return at::addmm(in[0], in[1], in[2], 0.5, 2); }, {Leaf({5}), x, Leaf({6, 5})}});
-  cases.push_back({"linear", {"aten::addmm"}, [](const Tensors& in) { return at::linear(in[0], in[1], in[2]); }, {x, Leaf({5, 6}), Leaf({5})}});
-  cases.push_back({"baddbmm", {"aten::baddbmm"}, [](const Tensors& in) { return at::baddbmm(in[0], in[1], in[2]); },
+  cases.push_back(
+      {"addmm", {"aten::addmm"}, [](const Tensors& in) { return at::addmm(in[0], in[1], in[2], 0.5, 2); }, {Leaf({5}), x, Leaf({6, 5})}});
+  cases.push_back(
+      {"linear", {"aten::addmm"}, [](const Tensors& in) { return at::linear(in[0], in[1], in[2]); }, {x, Leaf({5, 6}), Leaf({5})}});
+  cases.push_back({"baddbmm",
+                   {"aten::baddbmm"},
+                   [](const Tensors& in) { return at::baddbmm(in[0], in[1], in[2]); },
                    {Leaf({2, 3, 5}), Leaf({2, 3, 4}), Leaf({2, 4, 5})}});
-  cases.push_back({"addcmul", {"aten::addcmul"}, [](const Tensors& in) { return at::addcmul(in[0], in[1], in[2], 0.3); }, {x, Leaf({4, 6}), Leaf({6})}});
-  cases.push_back({"addcdiv", {"aten::addcdiv"}, [](const Tensors& in) { return at::addcdiv(in[0], in[1], in[2] + 3, 0.3); }, {x, Leaf({4, 6}), Leaf({6})}});
+  cases.push_back({"addcmul",
+                   {"aten::addcmul"},
+                   [](const Tensors& in) { return at::addcmul(in[0], in[1], in[2], 0.3); },
+                   {x, Leaf({4, 6}), Leaf({6})}});
+  cases.push_back({"addcdiv",
+                   {"aten::addcdiv"},
+                   [](const Tensors& in) { return at::addcdiv(in[0], in[1], in[2] + 3, 0.3); },
+                   {x, Leaf({4, 6}), Leaf({6})}});
   cases.push_back({"lerp", {"aten::lerp.Scalar"}, [](const Tensors& in) { return at::lerp(in[0], in[1], 0.3); }, {x, Leaf({4, 6})}});
   for (const int64_t reduction : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
-    cases.push_back({"mse_loss", {"aten::mse_loss", "aten::mse_loss_backward"},
-                     [=](const Tensors& in) { return at::mse_loss(in[0], in[1], reduction); }, {x, Leaf({4, 6})}});
-    cases.push_back({"smooth_l1_loss", {"aten::smooth_l1_loss"}, [=](const Tensors& in) { return at::smooth_l1_loss(in[0], in[1], reduction, 0.6); },
+    cases.push_back({"mse_loss",
+                     {"aten::mse_loss", "aten::mse_loss_backward"},
+                     [=](const Tensors& in) { return at::mse_loss(in[0], in[1], reduction); },
                      {x, Leaf({4, 6})}});
-    cases.push_back({"huber_loss", {"aten::huber_loss"}, [=](const Tensors& in) { return at::huber_loss(in[0], in[1], reduction, 0.6); }, {x, Leaf({4, 6})}});
-    cases.push_back({"binary_cross_entropy_with_logits", {"aten::binary_cross_entropy_with_logits"},
+    cases.push_back({"smooth_l1_loss",
+                     {"aten::smooth_l1_loss"},
+                     [=](const Tensors& in) { return at::smooth_l1_loss(in[0], in[1], reduction, 0.6); },
+                     {x, Leaf({4, 6})}});
+    cases.push_back({"huber_loss",
+                     {"aten::huber_loss"},
+                     [=](const Tensors& in) { return at::huber_loss(in[0], in[1], reduction, 0.6); },
+                     {x, Leaf({4, 6})}});
+    cases.push_back({"binary_cross_entropy_with_logits",
+                     {"aten::binary_cross_entropy_with_logits"},
                      [=](const Tensors& in) { return at::binary_cross_entropy_with_logits(in[0], in[1], {}, in[2], reduction); },
                      {x, at::rand({4, 6}), at::rand({6}) + 0.5}});
-    cases.push_back({"nll_loss", {"aten::nll_loss_forward", "aten::nll_loss_backward"},
-                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], {}, reduction, 1); }, {x, classes}});
-    cases.push_back({"nll_loss with weights", {"aten::nll_loss_forward", "aten::nll_loss_backward"},
-                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], in[2], reduction, 2); }, {x, classes, at::rand({6}) + 0.5}});
-    cases.push_back({"nll_loss of one row", {"aten::nll_loss_forward", "aten::nll_loss_backward"},
-                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], {}, reduction); }, {Leaf({6}), at::full({}, 2, at::kLong)}});
+    cases.push_back({"nll_loss",
+                     {"aten::nll_loss_forward", "aten::nll_loss_backward"},
+                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], {}, reduction, 1); },
+                     {x, classes}});
+    cases.push_back({"nll_loss with weights",
+                     {"aten::nll_loss_forward", "aten::nll_loss_backward"},
+                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], in[2], reduction, 2); },
+                     {x, classes, at::rand({6}) + 0.5}});
+    cases.push_back({"nll_loss of one row",
+                     {"aten::nll_loss_forward", "aten::nll_loss_backward"},
+                     [=](const Tensors& in) { return at::nll_loss(in[0], in[1], {}, reduction); },
+                     {Leaf({6}), at::full({}, 2, at::kLong)}});
   }
-  cases.push_back({"layer_norm", {"aten::native_layer_norm", "aten::native_layer_norm_backward"},
-                   [](const Tensors& in) { return at::layer_norm(in[0], {6}, in[1], in[2]); }, {x, Leaf({6}), Leaf({6})}});
-  cases.push_back({"layer_norm of two dimensions", {"aten::native_layer_norm", "aten::native_layer_norm_backward"},
-                   [](const Tensors& in) { return at::layer_norm(in[0], {3, 4}); }, {Leaf({2, 3, 4})}});
+  cases.push_back({"layer_norm",
+                   {"aten::native_layer_norm", "aten::native_layer_norm_backward"},
+                   [](const Tensors& in) { return at::layer_norm(in[0], {6}, in[1], in[2]); },
+                   {x, Leaf({6}), Leaf({6})}});
+  cases.push_back({"layer_norm of two dimensions",
+                   {"aten::native_layer_norm", "aten::native_layer_norm_backward"},
+                   [](const Tensors& in) {
+                     return at::layer_norm(in[0], {3, 4});
+                   },
+                   {Leaf({2, 3, 4})}});
   for (const bool training : {true, false}) {
-    cases.push_back({"batch_norm", {"aten::native_batch_norm"},
+    cases.push_back({"batch_norm",
+                     {"aten::native_batch_norm"},
                      [=](const Tensors& in) { return at::batch_norm(in[0], in[1], in[2], in[3], in[4], training, 0.3, 1e-5, false); },
                      {Leaf({3, 4, 5}), Leaf({4}), Leaf({4}), Ramp({4}), at::rand({4}) + 0.5}});
   }
-  cases.push_back({"group_norm", {"aten::native_group_norm"}, [](const Tensors& in) { return at::group_norm(in[0], 2, in[1], in[2], 1e-5, false); },
+  cases.push_back({"group_norm",
+                   {"aten::native_group_norm"},
+                   [](const Tensors& in) { return at::group_norm(in[0], 2, in[1], in[2], 1e-5, false); },
                    {Leaf({3, 4, 5}), Leaf({4}), Leaf({4})}});
   for (const bool by_frequency : {false, true}) {
-    cases.push_back({"embedding", {"aten::embedding_dense_backward"},
-                     [=](const Tensors& in) { return at::embedding(in[0], in[1], 1, by_frequency); }, {Leaf({5, 3}), at::arange(8).reshape({2, 4}) % 3}});
+    cases.push_back({"embedding",
+                     {"aten::embedding_dense_backward"},
+                     [=](const Tensors& in) { return at::embedding(in[0], in[1], 1, by_frequency); },
+                     {Leaf({5, 3}), at::arange(8).reshape({2, 4}) % 3}});
   }
   for (const double p : {0.0, 0.4, 1.0}) {
-    cases.push_back({"native_dropout", {"aten::native_dropout", "aten::native_dropout_backward"}, [=](const Tensors& in) { return std::get<0>(at::native_dropout(in[0], p, true)); }, {x}});
+    cases.push_back({"native_dropout",
+                     {"aten::native_dropout", "aten::native_dropout_backward"},
+                     [=](const Tensors& in) { return std::get<0>(at::native_dropout(in[0], p, true)); },
+                     {x}});
   }
   return cases;
 }
@@ -129,7 +166,8 @@ struct Outcome {
 
 Outcome Execute(const JointGraph& joint, const PartitionedGraph& parts, const Tensors& inputs) {
   Outcome outcome;
-  for (const at::Tensor& input : inputs) outcome.inputs.push_back(at::empty_strided(input.sizes(), input.strides(), input.options().requires_grad(false)).copy_(input.detach()));
+  for (const at::Tensor& input : inputs)
+    outcome.inputs.push_back(at::empty_strided(input.sizes(), input.strides(), input.options().requires_grad(false)).copy_(input.detach()));
   at::manual_seed(3);
   std::vector<IValue> primals;
   for (const JointGraph::Primal& primal : joint.primals) primals.emplace_back(outcome.inputs[primal.input]);
@@ -196,8 +234,8 @@ TEST(Decompositions, GiveWhatTheOperatorsGive) {
 }
 
 TEST(Decompositions, OfAChoice) {
-  const auto traced = TraceFunction([](at::Tensor a, at::Tensor w, at::Tensor b) { return at::gelu(at::linear(a, w, b)); }, FakeTensorMode::Create(),
-                                    Leaf({4, 6}), Leaf({5, 6}), Leaf({5}));
+  const auto traced = TraceFunction([](at::Tensor a, at::Tensor w, at::Tensor b) { return at::gelu(at::linear(a, w, b)); },
+                                    FakeTensorMode::Create(), Leaf({4, 6}), Leaf({5, 6}), Leaf({5}));
   ASSERT_THAT(traced, IsOk());
   JointGraphOptions options;
   const auto set = DecompositionSet::Of({"aten::addmm"});
@@ -209,7 +247,8 @@ TEST(Decompositions, OfAChoice) {
   EXPECT_FALSE(names.contains("aten::addmm"));
   EXPECT_TRUE(names.contains("aten::mm"));
   EXPECT_TRUE(names.contains("aten::gelu"));
-  EXPECT_THAT(DecompositionSet::Of({"aten::addmm", "aten::frobnicate"}), StatusIs(absl::StatusCode::kNotFound, HasSubstr("'aten::frobnicate'")));
+  EXPECT_THAT(DecompositionSet::Of({"aten::addmm", "aten::frobnicate"}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'aten::frobnicate'")));
   EXPECT_GE(DecompositionNames().size(), 24u);
 }
 

@@ -87,7 +87,8 @@ bool IsCheckpoint(const fx::Node& node) {
 // Runs the piece with wrappers in the place of its attributes.
 class PieceRunner : public Interpreter {
  public:
-  PieceRunner(const fx::GraphModule& module, const Primals& primals, RecordingMode* recording, RegionNumbers* regions, bool in_region = false)
+  PieceRunner(const fx::GraphModule& module, const Primals& primals, RecordingMode* recording, RegionNumbers* regions,
+              bool in_region = false)
       : Interpreter(module), primals_(primals), recording_(recording), regions_(regions), in_region_(in_region) {}
 
  protected:

@@ -194,7 +194,8 @@ std::string PartitionReport::ToString() const {
     std::snprintf(text, sizeof(text), "  %-28s %-56s %14.0f %s\n", node.c_str(), what.c_str(), number, unit);
     return std::string(text);
   };
-  std::string text = absl::StrCat(saved.size(), " intermediates are saved, ", saved_bytes, " bytes (the default partition: ", default_bytes, ")\n");
+  std::string text =
+      absl::StrCat(saved.size(), " intermediates are saved, ", saved_bytes, " bytes (the default partition: ", default_bytes, ")\n");
   for (const Value& value : saved) text += line(value.node, value.what, static_cast<double>(value.bytes), "bytes");
   absl::StrAppend(&text, recomputed.size(), " operators are run again, ", recomputed_flops, " FLOPs\n");
   for (const Recomputed& value : recomputed) text += line(value.node, value.what, value.flops, "FLOPs");

@@ -83,7 +83,8 @@ TEST(Partition, ListsOfViewsAreMadeAgainToo) {
 
 // Four values of the same size, each needed: the product is kept, and the rest made of it.
 TEST(MinCutPartition, ElementwiseChainsAreComputedAgain) {
-  const auto joint = Trace([](at::Tensor x, at::Tensor w) { return at::mm(x, w).sin().exp().tanh().sum(); }, Leaf({64, 64}), Leaf({64, 64}));
+  const auto joint =
+      Trace([](at::Tensor x, at::Tensor w) { return at::mm(x, w).sin().exp().tanh().sum(); }, Leaf({64, 64}), Leaf({64, 64}));
   ASSERT_THAT(joint, IsOk());
   const auto standard = Partition(*joint);
   ASSERT_THAT(standard, IsOk());
@@ -105,8 +106,8 @@ TEST(MinCutPartition, ElementwiseChainsAreComputedAgain) {
 
 // To have two numbers again for each row, the whole layer would run again.
 TEST(MinCutPartition, LittleIsNotWorthMuch) {
-  const auto joint = Trace(
-      [](at::Tensor x, at::Tensor w, at::Tensor b) { return at::layer_norm(x, {64}, w, b).sum(); }, Leaf({64, 64}), Leaf({64}), Leaf({64}));
+  const auto joint = Trace([](at::Tensor x, at::Tensor w, at::Tensor b) { return at::layer_norm(x, {64}, w, b).sum(); }, Leaf({64, 64}),
+                           Leaf({64}), Leaf({64}));
   ASSERT_THAT(joint, IsOk());
   EXPECT_THAT(Recomputed(Cut(*joint, 1)), ::testing::IsEmpty());
 }
@@ -136,11 +137,9 @@ TEST(MinCutPartition, WhatIsOverwrittenIsNotReadAgain) {
 
 TEST(MinCutPartition, ABudgetBetweenKeepsWhatIsDearest) {
   // Products of equal size whose sums are of different lengths.
-  const auto joint = Trace(
-      [](at::Tensor x, at::Tensor a, at::Tensor b, at::Tensor c, at::Tensor d) {
-        return at::mm(at::mm(at::mm(at::mm(x, a).sin(), b).sin(), c).sin(), d).sin().sum();
-      },
-      Leaf({64, 64}), Leaf({64, 64}), Leaf({64, 512}), Leaf({512, 64}), Leaf({64, 64}));
+  const auto joint = Trace([](at::Tensor x, at::Tensor a, at::Tensor b, at::Tensor c,
+                              at::Tensor d) { return at::mm(at::mm(at::mm(at::mm(x, a).sin(), b).sin(), c).sin(), d).sin().sum(); },
+                           Leaf({64, 64}), Leaf({64, 64}), Leaf({64, 512}), Leaf({512, 64}), Leaf({64, 64}));
   ASSERT_THAT(joint, IsOk());
   int64_t bytes = -1;
   double flops = 1e30;
@@ -170,9 +169,8 @@ TEST(MinCutPartition, RefusesOtherBudgets) {
 
 // Computed again where it is first asked for: the last layer's first.
 TEST(MinCutPartition, RecomputationWaitsUntilItIsNeeded) {
-  const auto joint = Trace(
-      [](at::Tensor x, at::Tensor a, at::Tensor b) { return at::mm(at::mm(x, a).sin().exp(), b).cos().exp().sum(); }, Leaf({64, 64}),
-      Leaf({64, 64}), Leaf({64, 64}));
+  const auto joint = Trace([](at::Tensor x, at::Tensor a, at::Tensor b) { return at::mm(at::mm(x, a).sin().exp(), b).cos().exp().sum(); },
+                           Leaf({64, 64}), Leaf({64, 64}), Leaf({64, 64}));
   ASSERT_THAT(joint, IsOk());
   EXPECT_THAT(Recomputed(Cut(*joint, 1)), ElementsAre("cos", "exp_1", "sin", "exp"));
 }
@@ -218,8 +216,9 @@ TEST(CheckpointRegions, OfExportedPrograms) {
   fx::GraphModule module;
   ASSERT_THAT(module.AddSubmodule("body", {body, nullptr}), IsOk());
   fx::Node* x = module.graph().Placeholder("x");
-  fx::Node* call = module.graph().CreateNode(fx::Op::kCallFunction, fx::HigherOrderTarget{"torch.ops.higher_order.tag_activation_checkpoint"},
-                                             {module.graph().GetAttr("body"), x});
+  fx::Node* call =
+      module.graph().CreateNode(fx::Op::kCallFunction, fx::HigherOrderTarget{"torch.ops.higher_order.tag_activation_checkpoint"},
+                                {module.graph().GetAttr("body"), x});
   fx::Node* item = module.graph().CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"}, {call, IValue(0)});
   module.graph().Output(module.graph().CallFunction(find("aten::cos", ""), {item}));
   const auto mode = FakeTensorMode::Create();

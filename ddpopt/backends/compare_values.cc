@@ -107,7 +107,8 @@ std::vector<IValue> CloneInputs(const std::vector<IValue>& inputs) {
         const at::Tensor whole = at::empty({0}, at::device(tensor.device()).dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
         storage = whole.clone().storage();
       }
-      clone = at::empty({0}, tensor.options().requires_grad(false)).set_(storage, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+      clone =
+          at::empty({0}, tensor.options().requires_grad(false)).set_(storage, tensor.storage_offset(), tensor.sizes(), tensor.strides());
       if (tensor.is_conj()) clone = clone.conj();
       if (tensor.is_neg()) clone = clone._neg_view();
       clone = clone.detach();
@@ -134,20 +135,23 @@ std::string FailureOf(const CompileFn& backend, const fx::GraphModule& module, c
   const Run got = Train(inputs, options, [&](const std::vector<IValue>& args) { return (*piece)->Call(args); });
   if (!got.error.empty()) return absl::StrCat("throws: ", got.error);
   if (got.results.size() != want.results.size()) {
-    return absl::StrCat("result ", want.results.size(), ": there are ", got.results.size(), " results where eager has ", want.results.size());
+    return absl::StrCat("result ", want.results.size(), ": there are ", got.results.size(), " results where eager has ",
+                        want.results.size());
   }
   for (std::size_t i = 0; i < want.results.size(); ++i) {
     const IValue &a = want.results[i], &b = got.results[i];
     if (a.isTensor() != b.isTensor()) return absl::StrCat("result ", i, ": is ", b.tagKind(), " where eager's is ", a.tagKind());
     if (!a.isTensor()) continue;
-    if (const std::string what = Difference(a.toTensor(), b.toTensor(), options); !what.empty()) return absl::StrCat("result ", i, ": ", what);
+    if (const std::string what = Difference(a.toTensor(), b.toTensor(), options); !what.empty())
+      return absl::StrCat("result ", i, ": ", what);
   }
   for (std::size_t i = 0; i < want.inputs.size(); ++i) {
     if (!want.inputs[i].isTensor() || !want.inputs[i].toTensor().defined()) continue;
     const at::Tensor &a = want.inputs[i].toTensor(), &b = got.inputs[i].toTensor();
     if (const std::string what = Difference(a, b, options); !what.empty()) return absl::StrCat("content of input ", i, ": ", what);
     if (!a.is_leaf() || !b.is_leaf()) continue;
-    if (const std::string what = Difference(a.grad(), b.grad(), options); !what.empty()) return absl::StrCat("gradient of input ", i, ": ", what);
+    if (const std::string what = Difference(a.grad(), b.grad(), options); !what.empty())
+      return absl::StrCat("gradient of input ", i, ": ", what);
   }
   return "";
 }

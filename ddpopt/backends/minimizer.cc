@@ -48,6 +48,7 @@ class Recorder : public Interpreter {
     if (IsCall(&node) && value.isTensor() && value.toTensor().defined()) (*values_)[&node] = CloneInputs({value})[0];
     return value;
   }
+
  private:
   absl::flat_hash_map<const fx::Node*, IValue>* values_;
 };
@@ -76,9 +77,9 @@ struct State {
 
 // What a smaller graph is made of.
 struct Edit {
-  absl::flat_hash_set<const fx::Node*> dropped;                           // not there; inputs with their values where they are used
-  absl::flat_hash_map<const fx::Node*, const fx::Node*> replaced;         // by earlier nodes
-  std::vector<fx::Node*> results;                                         // empty: none
+  absl::flat_hash_set<const fx::Node*> dropped;                    // not there; inputs with their values where they are used
+  absl::flat_hash_map<const fx::Node*, const fx::Node*> replaced;  // by earlier nodes
+  std::vector<fx::Node*> results;                                  // empty: none
 };
 
 class Minimizer {
@@ -183,7 +184,8 @@ class Minimizer {
       copies[node] = copy;
       if (node->op() == fx::Op::kGetAttr || node->op() == fx::Op::kCallModule) {
         const auto submodule = old.GetSubmodule(node->path());
-        if (submodule.ok() && module->FindSubmodule(node->path()) == nullptr && !module->AddSubmodule(node->path(), *submodule).ok()) return false;
+        if (submodule.ok() && module->FindSubmodule(node->path()) == nullptr && !module->AddSubmodule(node->path(), *submodule).ok())
+          return false;
       }
     }
     std::vector<fx::Argument> results;

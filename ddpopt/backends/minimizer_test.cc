@@ -23,11 +23,11 @@ namespace ddpopt {
 namespace {
 
 using c10::IValue;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 using testing::FindOperator;
+using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::Ramp;
+using ::testing::StartsWith;
 using testing::StatusIs;
 
 // A backend that is wrong in one way.
@@ -55,7 +55,8 @@ CompileFn Swaps(const char* op, const char* by) {
              const CompileContext&) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
     std::shared_ptr<fx::GraphModule> other = piece->Clone();
     for (fx::Node* node : other->graph().nodes()) {
-      if (node->is_operator() && node->operator_handle().operator_name().name == op) node->set_target(fx::OperatorTarget{FindOperator(by, "")});
+      if (node->is_operator() && node->operator_handle().operator_name().name == op)
+        node->set_target(fx::OperatorTarget{FindOperator(by, "")});
     }
     return std::make_shared<const WrongPiece>([other](std::vector<IValue> args) { return CallGraphModule(*other, std::move(args)); });
   };

@@ -12,9 +12,13 @@
 //   eager       captured and cut into pieces, which an interpreter runs
 //   aot_eager   pieces whose forward and backward are compiled ahead of time
 //
-// A model that is wrong with aot_eager and right with eager meets a fault of the compiled pieces (tools:minimize shrinks it); wrong with eager
-// and right when off, one of capture. DDPOPT_BACKEND=RUNG in the environment of all ranks chooses without another build; it may name any
-// registered backend.
+// A model that is wrong with aot_eager and right with eager meets a fault of the compiled pieces (tools:minimize shrinks it); wrong with
+// eager and right when off, one of capture. A program that asks BackendFromEnvironment takes its rung, or any registered backend, from
+// DDPOPT_BACKEND, which must then be the same for all ranks; nothing else here reads the variable:
+//
+//   DDPOPT_ASSIGN_OR_RETURN(const auto choice, BackendFromEnvironment());
+//   if (choice.has_value() && choice->capture) options.backend = choice->backend;
+//   if (choice.has_value() && !choice->capture) options.mode = ExecutionMode::kEager;
 
 #include <functional>
 #include <string>
@@ -30,8 +34,8 @@ namespace ddpopt {
 
 inline constexpr char kBackendVariable[] = "DDPOPT_BACKEND";
 
-// What a backend's CompileFn promises is written at CompileFn and CompiledPiece (backend.h). The factory is called once for each FindBackend,
-// by any thread; what it gives may be shared between models and threads if the backend says so.
+// What a backend's CompileFn promises is written at CompileFn and CompiledPiece (backend.h). The factory is called once for each
+// FindBackend, by any thread; what it gives may be shared between models and threads if the backend says so.
 using BackendFactory = std::function<CompileFn()>;
 
 // For the whole process, and for good. Thread-safe. Errors: InvalidArgument: a name that isn't made of a-z, 0-9, "_", "-" and ".", the name
