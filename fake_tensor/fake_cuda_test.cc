@@ -14,7 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "torch/nn/modules/linear.h"
+#include "torch/optim/adam.h"
 
 namespace ddpopt {
 namespace {
@@ -93,6 +95,76 @@ TEST_F(FakeCudaTest, ModulesMove) {
   EXPECT_EQ(net->weight.grad().device(), kCuda0);
   net->to(at::kHalf);
   EXPECT_EQ(net->bias.scalar_type(), at::kHalf);
+}
+
+// A tied parameter, a buffer, a gradient and an optimizer from before.
+TEST_F(FakeCudaTest, ModulesMoveWithTiesAndOptimizers) {
+  struct Net : torch::nn::Module {
+    Net() {
+      first = register_parameter("first", at::randn({4, 4}));
+      second = register_parameter("second", first);
+      shift = register_buffer("shift", at::ones({4}));
+    }
+    Tensor forward(const Tensor& x) { return at::linear(at::linear(x, first), second) + shift; }
+    Tensor first, second, shift;
+  };
+  ModeGuard guard(mode_);
+  Net net;
+  torch::optim::Adam optimizer(net.parameters());
+  const auto step = [&](at::Device device) {
+    net.forward(at::ones({2, 4}, device)).sum().backward();
+    optimizer.step();
+  };
+  step(at::Device(at::kCPU));
+  const Tensor before = net.first;
+  net.to(kCuda0);
+  EXPECT_TRUE(net.first.is_same(before) && net.second.is_same(before)) << "the same tensors, elsewhere";
+  EXPECT_EQ(net.first.device(), kCuda0);
+  EXPECT_EQ(net.shift.device(), kCuda0);
+  EXPECT_TRUE(net.first.requires_grad() && net.first.is_leaf());
+  EXPECT_EQ(net.first.grad().device(), at::Device(at::kCPU)) << "set_data leaves the gradient where it was, as on real tensors";
+  EXPECT_THROW(step(kCuda0), c10::Error) << "gradients on two devices";
+  net.zero_grad();
+  // The optimizer's own state is where it was: as with real tensors, it has to be made after the move.
+  EXPECT_THROW(step(kCuda0), c10::Error);
+  torch::optim::Adam anew(net.parameters());
+  net.zero_grad();
+  net.forward(at::ones({2, 4}, kCuda0)).sum().backward();
+  anew.step();
+  EXPECT_EQ(net.second.grad().device(), kCuda0);
+  EXPECT_TRUE(net.first.grad().is_same(net.second.grad()));
+  net.to(at::Device(at::kCPU), at::kDouble);
+  EXPECT_EQ(before.device(), at::Device(at::kCPU));
+  EXPECT_EQ(net.second.scalar_type(), at::kDouble);
+}
+
+// Backward passes run on autograd's own thread, where no mode is pushed. One inside the other, and tensors that formulas make of nothing,
+// after the inner one too.
+struct Reentrant : torch::autograd::Function<Reentrant> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * 2;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list grads) {
+    const at::AutoGradMode with_grad(true);
+    const Tensor first = at::zeros({3, 2}, grads[0].options());
+    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    const Tensor inner = torch::autograd::grad({at::gelu(x).select(0, 1).sum()}, {x})[0];
+    return {grads[0] + inner + first + at::zeros(x.sizes(), x.options())};
+  }
+};
+
+TEST_F(FakeCudaTest, BackwardInsideBackward) {
+  const auto other = FakeTensorMode::Create();
+  for (const auto& mode : {mode_, other, mode_}) {
+    ModeGuard guard(mode);
+    const Tensor x = at::ones({3, 2}, kCuda0).requires_grad_();
+    for (int step = 0; step < 2; ++step) {
+      (Reentrant::apply(Reentrant::apply(x)) * 3).sum().backward();
+      EXPECT_EQ(ModeOf(x.grad()), mode.get());
+      EXPECT_EQ(x.grad().device(), kCuda0);
+    }
+  }
 }
 
 TEST_F(FakeCudaTest, AutocastGoesByTheFakeDevice) {

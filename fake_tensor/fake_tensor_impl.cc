@@ -115,8 +115,18 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10:
   return copy;
 }
 
+void FakeTensorImpl::BecomeReal(const c10::Storage& real) {
+  storage_ = real;
+  key_set_ = key_set_.remove(kPostAutogradKey);
+  mode_.reset();
+}
+
 void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
-  const auto* fake = dynamic_cast<const FakeTensorImpl*>(impl.get());
+  if (!key_set().has(kPostAutogradKey) && !impl->key_set().has(kPostAutogradKey)) {
+    copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
+    return;
+  }
+  const auto* fake = impl->key_set().has(kPostAutogradKey) ? dynamic_cast<const FakeTensorImpl*>(impl.get()) : nullptr;
   TORCH_CHECK(fake != nullptr, "set_data: a fake tensor can't take a real tensor's data; convert it with FakeTensorMode::FromReal first");
   copy_tensor_metadata(fake, this, version_counter(), allow_tensor_metadata_change());
   mode_ = fake->mode_;

@@ -81,6 +81,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
   at::Tensor Alias(const c10::Storage& storage, c10::DispatchKey key) const;
   // Takes sizes, strides, offset, dtype and storage from what a kernel made of MetaAlias(); whether anything changed.
   bool CopyBack(const at::Tensor& meta, const c10::Storage& fake_storage);
+  // Takes a real storage of the same size and device: from then on this is an ordinary tensor, the same object, and Of() gives null.
+  void BecomeReal(const c10::Storage& real);
   // Sizes, strides, offset, number-likeness, lazy conjugation and negation of another tensor.
   void CopyGeometry(const c10::TensorImpl& from);
 

@@ -9,7 +9,8 @@
 #include "ATen/core/List.h"
 #include "ATen/core/jit_type.h"
 #include "ATen/ops/_local_scalar_dense.h"
-#include "ATen/ops/empty_strided.h"
+#include "ATen/ops/as_strided.h"
+#include "ATen/ops/clone.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/call_cache.h"
+#include "fake_tensor/call_recorder.h"
 #include "fake_tensor/constants.h"
 #include "fake_tensor/converter.h"
 #include "fake_tensor/fake_errors.h"
@@ -36,6 +38,7 @@ struct FakeTensorMode::State {
   explicit State(std::size_t cache_limit) : cache(cache_limit) {}
   Converter converter;
   CallCache cache;
+  std::weak_ptr<CallRecorder> recorder;
   int64_t hits = 0;
   int64_t misses = 0;
   absl::flat_hash_map<const char*, int64_t> bypasses;  // by the reasons' addresses: they are literals
@@ -99,6 +102,8 @@ class FakeTensorMode::Call {
         num_args_(op.schema().arguments().size()),
         first_(stack->size() - num_args_) {}
 
+  bool is_composite() const { return info_.way == OpInfo::Way::kComposite; }
+
   void Run() {
     if (info_.way != OpInfo::Way::kRule && info_.way != OpInfo::Way::kNoRule && info_.way != OpInfo::Way::kPassThrough) CheckModes();
     switch (info_.way) {
@@ -110,11 +115,6 @@ class FakeTensorMode::Call {
       case OpInfo::Way::kLift:
         CountBypass(info_.bypass);
         Lift();
-        return;
-      case OpInfo::Way::kEqual:
-        CountBypass(info_.bypass);
-        ConvertReals();
-        Equal();
         return;
       case OpInfo::Way::kScalarOutput:
       case OpInfo::Way::kDynamicShape:
@@ -321,26 +321,6 @@ class FakeTensorMode::Call {
         NameOf(op_), ": data-dependent: its result (item(), a comparison) needs data, which a fake tensor doesn't have", operands);
   }
 
-  void Equal() {
-    const at::Tensor a = (*stack_)[first_].toTensor();
-    const at::Tensor b = (*stack_)[first_ + 1].toTensor();
-    std::optional<bool> result;
-    if (a.is_same(b)) {
-      result = true;  // as if there were no NaN
-    }
-    if (!result.has_value()) {
-      if (RunOnConstants()) return;
-      if (info_.own != nullptr) {
-        RunRule();
-        return;
-      }
-      Throw<DataDependentOutput>(NameOf(op_), ": data-dependent: whether two different fake tensors hold equal values isn't known",
-                                 Operands());
-    }
-    torch::jit::drop(*stack_, 2);
-    torch::jit::push(*stack_, *result);
-  }
-
   // A rule may call another operator that needs data (a mask as an index: nonzero()).
   std::string Named(const char* message) const {
     return absl::StartsWith(message, op_.schema().name()) ? message : absl::StrCat(NameOf(op_), ": ", message);
@@ -369,10 +349,18 @@ class FakeTensorMode::Call {
     return masks;
   }
 
+  // Whether the call writes to the argument, by its schema or in secret.
+  bool Writes(std::size_t index) const {
+    if (info_.writes[index] || !info_.hidden_writes[index]) return info_.writes[index];
+    if (info_.hidden_writes_flag < 0) return true;
+    const IValue& flag = (*stack_)[first_ + static_cast<std::size_t>(info_.hidden_writes_flag)];
+    return !flag.isBool() || flag.toBool();
+  }
+
   void ForgetWritten() {
     if (info_.writes_metadata_only) return;
     for (std::size_t i = 0; i < num_args_; ++i) {
-      if (!info_.writes[i] && !info_.hidden_writes[i]) continue;
+      if (!Writes(i)) continue;
       ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) {
         if (const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor)) fake->fake_storage_impl()->Forget();
       });
@@ -504,7 +492,7 @@ class FakeTensorMode::Call {
     }
     if (mode_.options_.allow_non_fake_inputs) {
       const char* why = nullptr;
-      if (info_.writes[index] || info_.hidden_writes[index]) {
+      if (Writes(index)) {
         why = "and would be written to";
       } else if (tensor.requires_grad() && c10::GradMode::is_enabled()) {
         why = "that requires grad: a backward pass would leave a fake gradient on it";
@@ -556,21 +544,47 @@ FakeTensorMode* FindMode(const IValue& value, bool* marked) {
   return mode;
 }
 
+// Autograd's device threads have the caller's dispatch keys but not its modes: tensors made during a backward pass belong to the mode of
+// the pass's other tensors. A pass may run another one inside, which comes back to it.
+class BackwardPasses {
+ public:
+  void Remember(int pass, const std::shared_ptr<FakeTensorMode>& mode) {
+    for (Entry& entry : entries_) {
+      if (entry.pass == pass) {
+        entry.mode = mode;
+        return;
+      }
+    }
+    constexpr std::size_t kDeepest = 64;  // LibTorch itself nests no deeper on one thread
+    if (entries_.size() == kDeepest) entries_.erase(entries_.begin());
+    entries_.push_back({pass, mode});
+  }
+
+  // Of a pass that has shown no fake yet: the mode of the latest one, in which it most likely runs.
+  std::shared_ptr<FakeTensorMode> ModeOf(int pass) const {
+    for (const Entry& entry : entries_) {
+      if (entry.pass == pass) return entry.mode.lock();
+    }
+    return entries_.empty() ? nullptr : entries_.back().mode.lock();
+  }
+
+ private:
+  struct Entry {
+    int pass;
+    std::weak_ptr<FakeTensorMode> mode;
+  };
+  std::vector<Entry> entries_;
+};
+
 // Operators on fakes while no mode is pushed.
 void HandleWithoutMode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  // Autograd's device threads have the caller's dispatch keys but not its modes: tensors made during a backward pass belong to the mode of
-  // the pass's other tensors.
-  thread_local std::weak_ptr<FakeTensorMode> last_mode;
-  thread_local int last_pass = -1;
+  thread_local BackwardPasses passes;
   const int pass = torch::autograd::get_current_graph_task_id();
   bool marked = false;
   for (const IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (FakeTensorMode* mode = FindMode(argument, &marked)) {
       const std::shared_ptr<FakeTensorMode> keep_alive = mode->shared_from_this();
-      if (pass >= 0) {
-        last_mode = keep_alive;
-        last_pass = pass;
-      }
+      if (pass >= 0) passes.Remember(pass, keep_alive);
       mode->Handle(op, stack);
       return;
     }
@@ -578,8 +592,8 @@ void HandleWithoutMode(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   if (marked) {
     Throw<NotOurFake>(NameOf(op), ": an argument is a real tensor that was given a fake tensor's data or storage (set_data, set_)");
   }
-  if (pass >= 0 && pass == last_pass && c10::impl::tls_is_dispatch_key_included(kPostAutogradKey)) {
-    if (const std::shared_ptr<FakeTensorMode> mode = last_mode.lock()) {
+  if (pass >= 0 && c10::impl::tls_is_dispatch_key_included(kPostAutogradKey)) {
+    if (const std::shared_ptr<FakeTensorMode> mode = passes.ModeOf(pass)) {
       mode->Handle(op, stack);
       return;
     }
@@ -632,8 +646,11 @@ at::Tensor FakeTensorMode::FromConstant(const at::Tensor& real) {
   const KernelsOnly guard;
   if (!real.device().is_cpu() || real.numel() > options_.constant_limit) return Converter::Fresh(*this, real);
   // What it sees of its storage, alone.
-  const at::Tensor copy = at::empty_strided(real.sizes(), real.strides(), real.options()).copy_(real);
+  int64_t seen = real.numel() == 0 ? 0 : 1;
+  for (int64_t i = 0; i < real.dim() && seen != 0; ++i) seen += (real.size(i) - 1) * real.stride(i);
+  const at::Tensor copy = real.as_strided({seen}, {1}).clone().as_strided(real.sizes(), real.strides(), 0);
   at::Tensor fake = Converter::Fresh(*this, copy);
+  if (real.unsafeGetTensorImpl()->is_wrapped_number()) fake.unsafeGetTensorImpl()->set_wrapped_number(true);
   SetKnown(*FakeTensorImpl::Of(fake), copy);
   return fake;
 }
@@ -665,7 +682,16 @@ std::string FakeTensorMode::Description() const {
   return absl::StrCat("FakeTensorMode ", number_, options_.label.empty() ? "" : absl::StrCat(" ('", options_.label, "')"));
 }
 
-void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(*this, op, stack).Run(); }
+void FakeTensorMode::RecordCalls(std::weak_ptr<CallRecorder> recorder) { state_->recorder = std::move(recorder); }
+
+void FakeTensorMode::Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  Call call(*this, op, stack);
+  if (const std::shared_ptr<CallRecorder> recorder = state_->recorder.lock(); recorder != nullptr && !call.is_composite()) {
+    recorder->Record(op, stack, [&] { call.Run(); });
+  } else {
+    call.Run();
+  }
+}
 
 bool IsFake(const at::Tensor& tensor) { return FakeTensorImpl::Of(tensor) != nullptr; }
 

@@ -9,7 +9,7 @@
 //     at::Tensor y = at::mm(fx, fx.t()) + at::ones({2}); }
 //
 // An operator goes this way, each step only if the ones before don't have an answer:
-//   1. the cache: what the operator returned for operands of the same metadata;
+//   1. the cache: what the operator returned for operands of the same metadata, all of them this mode's fakes;
 //   2. constants: an operator that needs data (item(), nonzero()) on tensors whose data are known is run for real;
 //   3. its operands are converted and checked: no real tensors, no other mode's fakes, devices that go together;
 //   4. the rule given to it (fake_kernel.h);
@@ -23,6 +23,8 @@
 // scalars, aten::lift, FromConstant) keeps its values, through views, detach() and operators on such tensors alone; random operators lose
 // them. A write through any alias ends them. torch::tensor() of a std::vector writes to memory that a fake doesn't have, and throws: make it
 // outside and use FromConstant.
+//
+// equal() of a tensor with itself is true, as if it held no NaN, unless its elements are known.
 //
 // Random operators draw nothing: no generator, default or given, advances. Reading data (data_ptr, printing, saving) is an error.
 // A real tensor's fake takes over requires_grad, leafness and grad; nothing fake is left on a real tensor: one that would get a gradient or
@@ -42,6 +44,8 @@
 #include "interpreter/mode_stack.h"
 
 namespace ddpopt {
+
+class CallRecorder;
 
 struct FakeTensorModeOptions {
   // Real tensors among an operator's operands are made fake instead of refused.
@@ -97,7 +101,10 @@ class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTens
   void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override;
 
  private:
+  friend class DeferredInit;
   explicit FakeTensorMode(FakeTensorModeOptions options);
+  // Shows it every operator from now on, as long as it lives.
+  void RecordCalls(std::weak_ptr<CallRecorder> recorder);
   struct State;
   class Call;
 

@@ -90,7 +90,7 @@ bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
       "softplus_backward",   "softshrink_backward",  "threshold_backward",
   };
   absl::ConsumeSuffix(&name, "_");
-  return name != "where" && name != "gelu_backward" && name != "native_dropout_backward" &&
+  return name != "where" && name != "native_dropout_backward" &&
          (op.hasTag(at::Tag::pointwise) || untagged.contains(name) || absl::StartsWith(name, "_foreach_"));
 }
 
@@ -132,6 +132,15 @@ bool IgnoresScalarValues(absl::string_view name) {
   return names.contains(name);
 }
 
+// Batch norms update running_mean and running_var although most of their schemas promise not to; those that only read them say so in their
+// names.
+bool UpdatesStatistics(absl::string_view name) {
+  for (const char* part : {"backward", "no_training", "no_update", "functional"}) {
+    if (absl::StrContains(name, part)) return false;
+  }
+  return true;
+}
+
 OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   OpInfo info;
   const c10::FunctionSchema& schema = op.schema();
@@ -146,7 +155,9 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     const bool writes = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
     info.writes.push_back(writes);
     info.writes_any |= writes;
-    info.hidden_writes.push_back(!writes && (argument.name() == "running_mean" || argument.name() == "running_var"));
+    const bool statistics = argument.name() == "running_mean" || argument.name() == "running_var";
+    info.hidden_writes.push_back(!writes && statistics && UpdatesStatistics(name));
+    if (argument.name() == "training" || argument.name() == "use_input_stats") info.hidden_writes_flag = static_cast<int>(i);
     info.value_irrelevant.push_back(ignores_values && type->kind() == c10::TypeKind::NumberType);
     if (type->kind() == c10::TypeKind::DeviceObjType) info.device_args.push_back(i);
     if (type->kind() == c10::TypeKind::GeneratorType || argument.name() == "pin_memory") {
@@ -176,7 +187,8 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   info.devices = DevicesOf(name);
   info.bumps_versions = absl::StartsWith(name, "_foreach_");
   info.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  info.uninitialized = absl::StartsWith(name, "empty") || absl::StartsWith(name, "new_empty") || absl::StartsWith(name, "_empty");
+  info.uninitialized = absl::StartsWith(name, "empty") || absl::StartsWith(name, "new_empty") || absl::StartsWith(name, "_empty") ||
+                       name == "resize" || name == "resize_as";
   info.masks = name == "index" || name == "_unsafe_index";
   if (info.writes_any &&
       (op.hasTag(at::Tag::inplace_view) || name == "resize_" || name == "set_" || name == "resize_as_" || name == "detach_")) {
@@ -194,8 +206,6 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   info.dtypes = DtypeRuleOf(op);
   if (!has_tensors) {
     info.way = Way::kPassThrough;
-  } else if (name == "equal") {
-    info.way = Way::kEqual;
   } else if (IsOneOf(full_name, {"aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy"}) && schema.overload_name().empty()) {
     info.way = Way::kLift;
   } else if (IsOneOf(full_name, {"aten::_local_scalar_dense"})) {

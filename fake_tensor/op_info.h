@@ -25,8 +25,7 @@ struct OpInfo {
     kNoRule,         // neither: the fallback on zeros, or an error
     kPassThrough,    // no tensors at all
     kLift,           // makes a constant of a real tensor
-    kScalarOutput,   // item(): needs the data
-    kEqual,          // needs the data, unless identity or shapes tell
+    kScalarOutput,   // item(), equal(): needs the data
     kDynamicShape,   // the result's shape needs the data
   };
   // Which devices operands may be on.
@@ -57,6 +56,7 @@ struct OpInfo {
   c10::SmallVector<std::size_t, 2> dropped_args;  // which become None: generators, pinning
   c10::SmallVector<bool, 8> writes;               // per argument
   c10::SmallVector<bool, 8> hidden_writes;        // per argument: running statistics, which schemas don't tell of
+  int hidden_writes_flag = -1;                    // the argument that must be true for them; -1: always
   c10::SmallVector<bool, 8> value_irrelevant;     // per argument: floats whose value, unless large, changes nothing but data
   enum class Makes : uint8_t { kNothing, kEmpty, kScalarTensor, kFill } makes = Makes::kNothing;  // steps in which torch::tensor() is made
 };

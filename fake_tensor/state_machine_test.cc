@@ -30,6 +30,7 @@
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_tensor_mode.h"
+#include "fake_tensor/test_helpers.h"
 #include "gtest/gtest.h"
 #include "interpreter/mode_stack.h"
 #include "testing/call_outcome.h"
@@ -43,8 +44,6 @@ using at::Tensor;
 using testing::TensorFacts;
 
 constexpr int64_t kConstantLimit = 8;
-
-const c10::StorageImpl* StorageOf(const Tensor& tensor) { return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
 
 // One line of a program. A step's result is named by the step's number, so that steps can be left out.
 struct Step {

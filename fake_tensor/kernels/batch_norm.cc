@@ -57,6 +57,12 @@ Tensor EmptyInFormat(const Tensor& input, std::initializer_list<const MaybeTenso
   return Empty(input.sizes(), input.options(), format);
 }
 
+// Whether the kernel for contiguous tensors takes it.
+bool Fits(const Tensor& tensor) {
+  return tensor.is_contiguous() || (tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
 at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                                  const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training) {
   TORCH_CHECK(Given(running_mean) == Given(running_var), name, ": running_mean and running_var go together");
@@ -85,10 +91,12 @@ std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, co
                                                          Tensor& save_invstd) {
   constexpr const char* kName = "native_batch_norm.out";
   const at::TensorOptions stats = CheckBatchNorm(kName, input, weight, bias, running_mean, running_var, training);
-  TORCH_CHECK(out.scalar_type() == input.scalar_type(), kName, ": out must be ", input.scalar_type());
+  TORCH_CHECK(out.scalar_type() == input.scalar_type() || input.numel() == 0, kName, ": out must be ", input.scalar_type());
   out.resize_(input.sizes());
   at::assert_no_internal_overlap(out);
-  if (!training && !AllContiguous(input, {&weight, &bias, &running_mean, &running_var})) return {out, save_mean, save_invstd};
+  const bool all_contiguous =
+      AllContiguous(input, {&weight, &bias, &running_mean, &running_var}) && out.is_contiguous(input.suggest_memory_format());
+  if (!training && (input.numel() == 0 || !all_contiguous)) return {out, save_mean, save_invstd};
   for (Tensor* saved : {&save_mean, &save_invstd}) {
     TORCH_CHECK(saved->dtype() == stats.dtype(), kName, ": saved statistics must be ", stats.dtype());
     if (training) saved->resize_({input.size(1)});
@@ -157,7 +165,9 @@ Normed NativeBatchNormBackward(const Tensor& grad_out, const Tensor& input, cons
   const MaybeTensor& like = Given(weight) ? weight : running_mean;
   const at::TensorOptions stats = Given(like) ? input.options().dtype(like->scalar_type()) : input.options();
   Normed grads;
-  if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);
+  if (output_mask[0]) {
+    std::get<0>(grads) = Fits(grad_out) ? EmptyInFormat(input, {}) : EmptySuggestedLike(input);
+  }
   if (output_mask[1]) std::get<1>(grads) = Empty({input.size(1)}, stats);
   if (output_mask[2]) std::get<2>(grads) = Empty({input.size(1)}, stats);
   return grads;

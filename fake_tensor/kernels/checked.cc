@@ -166,7 +166,7 @@ void CheckGeluBackward(const Tensor& grad, const Tensor& self, c10::string_view 
   if (type != at::kFloat && type != at::kBFloat16) return;
   TORCH_CHECK(grad.sizes() == self.sizes(), "gelu_backward: grad_output of shape ", grad.sizes(), " for an input of ", self.sizes());
   RequireDtype("gelu_backward", grad.scalar_type(),
-               type == at::kFloat ? Dtypes{at::kFloat, at::kBFloat16, at::kHalf} : Dtypes{at::kFloat, at::kBFloat16});
+               type == at::kFloat ? Dtypes{at::kFloat, at::kBFloat16, at::kHalf, at::kByte, at::kChar} : Dtypes{at::kFloat, at::kBFloat16});
 }
 Tensor GeluBackward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
   Tensor grad_input = at::gelu_backward(grad, self, approximate);
@@ -249,7 +249,8 @@ void CheckedStridedScatter(const c10::OperatorHandle& op, Stack* stack) {
 void CheckPowerSum(const Tensor& self, const c10::IValue& dtype) {
   at::ScalarType type = dtype.isInt() ? dtype.toScalarType() : self.scalar_type();
   if (self.is_complex()) type = c10::toComplexType(type);
-  if (self.numel() != 0) RequireDtype("powsum", type, kFloatDtypes | kComplexDtypes | Dtypes{at::kComplexHalf});
+  // Of one complex number there is nothing to add.
+  if (self.numel() > (self.is_complex() ? 1 : 0)) RequireDtype("powsum", type, kFloatDtypes | kComplexDtypes | Dtypes{at::kComplexHalf});
 }
 void CheckedPowerSum(const c10::OperatorHandle& op, Stack* stack) {
   const std::size_t num_args = op.schema().arguments().size(), first = stack->size() - num_args;
@@ -275,6 +276,7 @@ void CheckedAntialias(const c10::OperatorHandle& op, Stack* stack) {
   const Tensor self = (*stack)[first].toTensor();
   const std::vector<int64_t> sizes = (*stack)[first + 1].toIntVector();
   op.callBoxed(stack);
+  if (op.schema().is_mutable() && self.scalar_type() != at::kByte) at::assert_no_internal_overlap(stack->back().toTensor());
   if (self.sizes().slice(2) != at::IntArrayRef(sizes)) RequireDtype("upsampling", self.scalar_type(), kFloatOrDouble | Dtypes{at::kByte});
 }
 
@@ -292,10 +294,17 @@ void CheckedScatterReduce(const c10::OperatorHandle& op, Stack* stack) {
   const Tensor self = (*stack)[first].toTensor(), index = (*stack)[first + 2].toTensor();
   const std::string reduce = (*stack)[first + 4].toStringRef();
   op.callBoxed(stack);
+  // The sums are divided even where there is nothing to add.
+  TORCH_CHECK(reduce != "mean" || self.scalar_type() != at::kBool, "scatter_reduce: there is no mean of ", self.scalar_type());
   if (index.numel() == 0) return;
   const bool extremum = reduce == "amax" || reduce == "amin";
   TORCH_CHECK(!extremum || !self.is_complex(), "scatter_reduce: there is no ", reduce, " of ", self.scalar_type());
-  TORCH_CHECK(reduce != "mean" || self.scalar_type() != at::kBool, "scatter_reduce: there is no mean of ", self.scalar_type());
+}
+
+// Draws into out=, which then is scaled and shifted.
+void CheckedNormalOut(const c10::OperatorHandle& op, Stack* stack) {
+  op.callBoxed(stack);
+  stack->back().toTensor().normal_();
 }
 
 std::tuple<Tensor&, Tensor&> SortOut(const Tensor& self, int64_t dim, bool descending, Tensor& values, Tensor& indices) {
@@ -345,6 +354,9 @@ DDPOPT_FAKE_KERNELS(m) {
   }
   for (const char* name : {"upsample_bicubic2d_backward", "upsample_bicubic2d_backward.grad_input"}) {
     m.impl(name, CheckedBicubicBackward, kThisForm);
+  }
+  for (const char* name : {"normal.Tensor_Tensor_out", "normal.Tensor_float_out", "normal.float_Tensor_out"}) {
+    m.impl(name, CheckedNormalOut, kThisForm);
   }
   m.impl("pow.Scalar_out", PowOfScalarOut, kThisForm);
   m.impl("mean.out", MeanOut, kThisForm);

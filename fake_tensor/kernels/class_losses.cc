@@ -46,11 +46,24 @@ Tensor MultiMarginLoss(const Tensor& self, const Tensor& target, const at::Scala
 }
 
 Tensor MultiMarginLossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, const at::Scalar& p,
-                               const at::Scalar& /*margin*/, const MaybeTensor& weight, int64_t /*reduction*/) {
+                               const at::Scalar& /*margin*/, const MaybeTensor& weight, int64_t reduction) {
   constexpr const char* kName = "multi_margin_loss_backward";
   CheckMultiMargin(kName, self, target, p, weight);
+  TORCH_CHECK(self.numel() == 0 || reduction != at::Reduction::None || grad_output.dim() <= 1, kName, ": grad_output of shape ",
+              grad_output.sizes());
   if (self.numel() != 0) CheckDtype(kName, grad_output, self.scalar_type());
   return EmptyContiguousLike(self);
+}
+
+Tensor& MultiMarginLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, const at::Scalar& p,
+                                   const at::Scalar& margin, const MaybeTensor& weight, int64_t reduction, Tensor& grad_input) {
+  const Tensor grad = MultiMarginLossBackward(grad_output, self, target, p, margin, weight, reduction);
+  if (self.numel() == 0) {
+    grad_input.resize_(grad.sizes());
+  } else {
+    ResizeContiguousOut(grad, grad_input);
+  }
+  return grad_input;
 }
 
 void CheckMultilabel(const char* name, const Tensor& self, const Tensor& target) {
@@ -69,7 +82,13 @@ std::tuple<Tensor, Tensor> MultilabelMarginLossForward(const Tensor& self, const
 std::tuple<Tensor&, Tensor&> MultilabelMarginLossForwardOut(const Tensor& self, const Tensor& target, int64_t reduction, Tensor& output,
                                                             Tensor& is_target) {
   const auto [loss, targets] = MultilabelMarginLossForward(self, target, reduction);
-  ResizeContiguousOut(loss, output);
+  if (self.numel() == 0) {
+    output.resize_(loss.sizes());
+    is_target.resize_(targets.sizes());
+    return {output, is_target};
+  }
+  CheckOutDtype(loss, output);
+  output.resize_(loss.sizes());
   ResizeContiguousOut(targets, is_target);
   return {output, is_target};
 }
@@ -127,10 +146,11 @@ std::tuple<Tensor, Tensor> NllLoss2dForward(const Tensor& self, const Tensor& ta
 std::tuple<Tensor&, Tensor&> NllLoss2dForwardOut(const Tensor& self, const Tensor& target, const MaybeTensor& weight, int64_t reduction,
                                                  int64_t ignore_index, Tensor& output, Tensor& total_weight) {
   const auto [loss, total] = NllLoss2dForward(self, target, weight, reduction, ignore_index);
-  if (self.numel() != 0) {
-    CheckOutDtype(loss, output);
-    CheckOutDtype(total, total_weight);
-  }
+  CheckOutDtype(total, total_weight);
+  if (self.numel() != 0) CheckOutDtype(loss, output);
+  // The mean over nothing is NaN.
+  TORCH_CHECK(self.numel() != 0 || reduction != at::Reduction::Mean || !c10::isIntegralType(output.scalar_type(), /*includeBool=*/false),
+              "nll_loss2d: NaN doesn't fit ", output.scalar_type());
   output.resize_(loss.sizes());
   total_weight.resize_({});
   return {output, total_weight};
@@ -199,7 +219,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("multi_margin_loss", MultiMarginLoss);
   m.impl("multi_margin_loss.out", OutOf<MultiMarginLoss>::Resized);
   m.impl("multi_margin_loss_backward", MultiMarginLossBackward);
-  m.impl("multi_margin_loss_backward.grad_input", OutOf<MultiMarginLossBackward>::Contiguous);
+  m.impl("multi_margin_loss_backward.grad_input", MultiMarginLossBackwardOut);
   m.impl("multilabel_margin_loss_forward", MultilabelMarginLossForward);
   m.impl("multilabel_margin_loss_forward.output", MultilabelMarginLossForwardOut);
   m.impl("multilabel_margin_loss_backward", MultilabelMarginLossBackward);

@@ -193,15 +193,23 @@ Tensor& IndexAddOut(const Tensor& self, int64_t dim, const Tensor& index, const 
 }
 
 // What is reduced without self is cleared by a kernel for real numbers; vectors have a kernel of their own.
-void CheckReducible(const Tensor& self, const Tensor& index, c10::string_view reduce, bool include_self) {
+void CheckReducible(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
+                    bool include_self) {
   if (!include_self) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
-  } else if (index.numel() > 0 && self.dim() <= 1) {
+  } else if (self.dim() <= 1) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
   } else if (index.numel() > 0 && (reduce == "amax" || reduce == "amin")) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kBoolDtype);
   } else if (reduce == "mean") {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kComplexDtypes);
+  }
+  // The second slice of equal elements, which the kernel for 16-bit products takes for a number, finds it without that operand.
+  if (reduce == "prod" && index.numel() > 1 && self.dim() > 1 && c10::isReducedFloatingType(self.scalar_type())) {
+    dim = at::maybe_wrap_dim(dim, self.dim());
+    bool numbers = true;
+    for (int64_t i = 0; i < source.dim(); ++i) numbers &= i == dim || source.size(i) == 1 || source.stride(i) == 0;
+    TORCH_CHECK(!numbers, "index_reduce: no products of equal elements of dtype ", self.scalar_type());
   }
 }
 Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce, bool include_self) {
@@ -209,7 +217,7 @@ Tensor IndexReduce(const Tensor& self, int64_t dim, const Tensor& index, const T
     return WithSize(IndexReduce(WithSize(self, dim, 1), dim, index, source, reduce, include_self), dim, 0);
   }
   const auto [one, slice] = WithSlice(self, dim, index, source);
-  CheckReducible(self, index, reduce, include_self);
+  CheckReducible(self, dim, index, source, reduce, include_self);
   return at::index_reduce(self, dim, one, slice, reduce, include_self);
 }
 Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
@@ -219,7 +227,7 @@ Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const
     return self;
   }
   const auto [one, slice] = WithSlice(self, dim, index, source);
-  CheckReducible(self, index, reduce, include_self);
+  CheckReducible(self, dim, index, source, reduce, include_self);
   return self.index_reduce_(dim, one, slice, reduce, include_self);
 }
 Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
@@ -232,7 +240,7 @@ Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, con
     return out;
   }
   const auto [one, slice] = WithSlice(self, dim, index, source);
-  CheckReducible(self, index, reduce, include_self);
+  CheckReducible(self, dim, index, source, reduce, include_self);
   return at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
 }
 

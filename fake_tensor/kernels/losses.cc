@@ -40,7 +40,15 @@ Tensor ReduceLoss(const Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
 }
 
-Tensor& MseLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/, Tensor& grad_input) {
+// Gradients of a mean are divided by the number of elements, which for none no integer holds.
+void CheckMean(const char* name, const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction) {
+  if (reduction != at::Reduction::Mean || self.numel() != 0) return;
+  const at::ScalarType type = c10::promoteTypes(grad_output.scalar_type(), c10::promoteTypes(self.scalar_type(), target.scalar_type()));
+  TORCH_CHECK(!c10::isIntegralType(type, /*includeBool=*/false), name, ": a mean over no elements doesn't fit ", type);
+}
+
+Tensor& MseLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction, Tensor& grad_input) {
+  CheckMean("mse_loss_backward", grad_output, self, target, reduction);
   IterateCasting(grad_input, self, target, grad_output);
   return grad_input;
 }
@@ -49,8 +57,9 @@ Tensor MseLossBackward(const Tensor& grad_output, const Tensor& self, const Tens
   return MseLossBackwardOut(grad_output, self, target, reduction, grad_input);
 }
 
-Tensor& SmoothL1LossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t /*reduction*/, double /*beta*/,
+Tensor& SmoothL1LossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction, double /*beta*/,
                                 Tensor& grad_input) {
+  CheckMean("smooth_l1_loss_backward", grad_output, self, target, reduction);
   IterateCasting(grad_input, self, target, grad_output);
   return grad_input;
 }
