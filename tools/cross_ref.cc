@@ -32,13 +32,13 @@ using cross_ref::Progress;
 
 constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors and on fakes of them, and compares everything but data.
 
-  cross_ref [--seed=N] [--cases=N] [--ops=TEXT,…] [--all] [--show=N] [--case=N] [--list] [--refused] [--json]
+  cross_ref [--seed=N] [--cases=N] [--ops=TEXT,…] [--unfinished] [--all] [--show=N] [--case=N] [--list] [--refused] [--json]
 
   --seed=N      which calls (default 0); a call is a function of seed, operators and its number
   --cases=N     how many (default 20000)
   --ops=TEXT,…  only operators whose names contain one of the texts ("aten::add.", "_foreach"); "add.out$" must end the name
-  --all         also the operators of fake_tensor/cross_ref/unfinished.cc, whose fakes are known to differ for some calls, and out= tensors that
-                are an operand or a view of one, and damaged calls of tensors without elements
+  --unfinished  also the operators of fake_tensor/cross_ref/unfinished.cc, whose fakes are known to differ for some calls
+  --all         these, and out= tensors that are an operand or a view of one, and damaged calls of tensors without elements
   --show=N      prints up to N disagreements of each operator and kind (default 3), most frequent first
   --case=N      only call number N, with both outcomes
   --list        prints the operators, and ends
@@ -54,7 +54,7 @@ struct Flags {
   int64_t only = -1;
   int show = 3;
   std::vector<std::string> ops;
-  bool all = false, list = false, refused = false, json = false;
+  bool unfinished = false, all = false, list = false, refused = false, json = false;
 };
 
 void WriteAll(int fd, const std::string& text) {
@@ -106,7 +106,7 @@ uint64_t RunChild(const Flags& flags, Progress* shared, uint64_t begin, uint64_t
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(fds[0]);
-    CrossRef cross_ref({flags.seed, flags.ops, flags.all, shared});
+    CrossRef cross_ref({flags.seed, flags.ops, flags.unfinished, flags.all, shared});
     for (uint64_t i = begin; i < end; ++i) {
       ::alarm(30);
       Comparison comparison;
@@ -150,7 +150,7 @@ uint64_t RunChild(const Flags& flags, Progress* shared, uint64_t begin, uint64_t
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return end;
 
-  const CrossRef cross_ref({flags.seed, flags.ops, flags.all, nullptr});
+  const CrossRef cross_ref({flags.seed, flags.ops, flags.unfinished, flags.all, nullptr});
   const std::string op = c10::toString(cross_ref.OperatorAt(shared->index).operator_name());
   const char* phases[] = {"before the call", "in the real kernel", "in the fake call", "after the call"};
   const std::string how = WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "exit";
@@ -172,11 +172,13 @@ uint64_t RunChild(const Flags& flags, Progress* shared, uint64_t begin, uint64_t
 int Run(const Flags& flags) {
   at::set_num_threads(1);
   if (flags.list) {
-    for (const c10::OperatorHandle& op : cross_ref::Operators(flags.ops, flags.all)) std::printf("%s\n", c10::toString(op.operator_name()).c_str());
+    for (const c10::OperatorHandle& op : cross_ref::Operators(flags.ops, flags.unfinished)) {
+      std::printf("%s\n", c10::toString(op.operator_name()).c_str());
+    }
     return 0;
   }
   if (flags.only >= 0) {
-    CrossRef cross_ref({flags.seed, flags.ops, flags.all, nullptr});
+    CrossRef cross_ref({flags.seed, flags.ops, flags.unfinished, flags.all, nullptr});
     const Comparison c = cross_ref.Compare(static_cast<uint64_t>(flags.only));
     std::printf("%s\n  real: %s\n  %s: %s\n", c.call.c_str(), c.rejected_by_real ? c.real_error.c_str() : "a result",
                 c.agrees() ? "agrees" : c.kind.c_str(), c.difference.c_str());
@@ -234,8 +236,10 @@ int Main(int argc, char** argv) {
     }
     if (argument == "--json") {
       flags.json = true;
+    } else if (argument == "--unfinished") {
+      flags.unfinished = true;
     } else if (argument == "--all") {
-      flags.all = true;
+      flags.unfinished = flags.all = true;
     } else if (argument == "--refused") {
       flags.refused = true;
     } else if (argument == "--list") {

@@ -179,7 +179,7 @@ Comparison CrossRef::Compare(uint64_t index) {
   std::optional<Call> call;
   for (int attempt = 0; attempt < 200 && !call.has_value(); ++attempt) {
     call = RandomCall(op, random.Next());
-    if (call.has_value() && !options_.with_unfinished && (HasUnusualOut(*call) || IsDamagedWithoutElements(*call))) call.reset();
+    if (call.has_value() && !options_.with_unusual && (HasUnusualOut(*call) || IsDamagedWithoutElements(*call))) call.reset();
   }
   TORCH_CHECK(call.has_value(), "cross_ref: the recipe of ", comparison.op, " gives no call");
   comparison.call = call->ToString();

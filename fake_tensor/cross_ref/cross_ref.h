@@ -59,7 +59,8 @@ class CrossRef {
   struct Options {
     uint64_t seed = 0;
     std::vector<std::string> substrings;  // of operators' names
-    bool with_unfinished = false;
+    bool with_unfinished = false;         // operators of unfinished.cc
+    bool with_unusual = false;            // out= that is an operand or has a conj or neg bit; damaged calls of tensors without elements
     Progress* progress = nullptr;         // kept up to date unless null
   };
   explicit CrossRef(Options options);
