@@ -40,7 +40,8 @@ namespace fs = std::filesystem;
 using benchmarks::SlowLink;
 using nlohmann::ordered_json;
 
-constexpr char kHelp[] = R"(Trains models on two ranks with a slowed link between them, in alternating steps: as they are, with all communication after backward, and with none.
+constexpr char kHelp[] =
+    R"(Trains models on two ranks with a slowed link between them, in alternating steps: as they are, with all communication after backward, and with none.
 
   overlap [--json] [--models=NAME,...] [--links=MBIT,...] [--policies=NAME,...] [--caps=MIB,...] [--steps=11] [--graphs=FOLDER] [--timeout=SECONDS] [--help]
 
@@ -101,7 +102,8 @@ bool ParseNumbers(absl::string_view text, std::vector<double>* numbers) {
 
 bool ParseNames(absl::string_view text, const std::vector<std::string>& known, std::vector<std::string>* names) {
   *names = absl::StrSplit(text, ',', absl::SkipEmpty());
-  return std::all_of(names->begin(), names->end(), [&](const std::string& name) { return std::find(known.begin(), known.end(), name) != known.end(); });
+  return std::all_of(names->begin(), names->end(),
+                     [&](const std::string& name) { return std::find(known.begin(), known.end(), name) != known.end(); });
 }
 
 absl::StatusOr<Options> Parse(int argc, char** argv) {
@@ -183,7 +185,8 @@ class Rank {
   pid_t pid_ = 0;
 };
 
-absl::StatusOr<ordered_json> Train(const Options& options, const std::string& model, const std::vector<double>& caps, const SlowLink& link, const std::string& folder) {
+absl::StatusOr<ordered_json> Train(const Options& options, const std::string& model, const std::vector<double>& caps, const SlowLink& link,
+                                   const std::string& folder) {
   const std::string self = fs::read_symlink("/proc/self/exe").string(), out = folder + "/rank0.json";
   std::error_code ignored;
   fs::remove(out, ignored);
@@ -202,14 +205,15 @@ absl::StatusOr<ordered_json> Train(const Options& options, const std::string& mo
                                            "--graphs=" + options.graphs,
                                            "--out=" + (rank == 0 ? out : std::string("-"))};
     ranks.push_back(std::make_unique<Rank>(
-        argv, std::vector<std::string>{absl::StrCat("RANK=", rank), "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=" + SlowLink::Address(0), "MASTER_PORT=29417",
-                                       "OMP_NUM_THREADS=1"}));
+        argv, std::vector<std::string>{absl::StrCat("RANK=", rank), "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=" + SlowLink::Address(0),
+                                       "MASTER_PORT=29417", "OMP_NUM_THREADS=1"}));
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.timeout);
   std::size_t left = ranks.size();
   while (left > 0) {
     if (g_signal != 0) return absl::CancelledError(absl::StrCat("got signal ", static_cast<int>(g_signal)));
-    if (std::chrono::steady_clock::now() > deadline) return absl::DeadlineExceededError(absl::StrCat(model, " took longer than ", options.timeout, " s"));
+    if (std::chrono::steady_clock::now() > deadline)
+      return absl::DeadlineExceededError(absl::StrCat(model, " took longer than ", options.timeout, " s"));
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       int status = 0;
       if (!ranks[rank]->Ended(&status)) continue;
@@ -241,7 +245,8 @@ ordered_json Order(const std::string& model, double mbit, const ordered_json& ca
       }
     }
   }
-  ordered_json order = {{"model", model}, {"link_mbit", mbit}, {"kendall_tau", nullptr}, {"pairs", agree + disagree}, {"left_out", left_out}};
+  ordered_json order = {
+      {"model", model}, {"link_mbit", mbit}, {"kendall_tau", nullptr}, {"pairs", agree + disagree}, {"left_out", left_out}};
   if (agree + disagree > 0) order["kendall_tau"] = static_cast<double>(agree - disagree) / (agree + disagree);
   return order;
 }
@@ -253,7 +258,8 @@ absl::StatusOr<ordered_json> Measure(const Options& options, const std::string& 
     DDPOPT_ASSIGN_OR_RETURN(const std::unique_ptr<SlowLink> link, SlowLink::Create(mbit));
     for (const std::string& model : options.models) {
       std::cerr << model << " at " << mbit << " Mbit/s\n";
-      DDPOPT_ASSIGN_OR_RETURN(const ordered_json figures, Train(options, model, i == 0 ? options.caps : std::vector<double>(), *link, folder));
+      DDPOPT_ASSIGN_OR_RETURN(const ordered_json figures,
+                              Train(options, model, i == 0 ? options.caps : std::vector<double>(), *link, folder));
       for (const char* list : {"results", "caps"}) {
         for (const ordered_json& figure : figures[list]) {
           ordered_json row;
@@ -271,23 +277,27 @@ absl::StatusOr<ordered_json> Measure(const Options& options, const std::string& 
 }
 
 void Print(const ordered_json& all) {
-  std::printf("%-11s%6s %-8s%8s%10s%10s%10s%10s%10s%11s%12s%10s%10s\n", "", "Mbit", "policy", "buckets", "comm", "backward", "ideal", "exposed", "predicted", "step ms",
-              "no overlap", "no comm", "bound");
+  std::printf("%-11s%6s %-8s%8s%10s%10s%10s%10s%10s%11s%12s%10s%10s\n", "", "Mbit", "policy", "buckets", "comm", "backward", "ideal",
+              "exposed", "predicted", "step ms", "no overlap", "no comm", "bound");
   for (const ordered_json& row : all["results"]) {
     const auto figure = [&](const char* key) { return row[key].get<double>(); };
-    std::printf("%-11s%6.0f %-8s%8d%10.1f%10.1f%10.1f%10.1f%10.1f%11.1f%12.1f%10.1f%10.1f\n", row["model"].get<std::string>().c_str(), figure("link_mbit"),
-                row["policy"].get<std::string>().c_str(), row["buckets"].get<int>(), figure("comm_ms"), figure("backward_ms"), figure("ideal_exposed_ms"),
-                figure("exposed_ms"), figure("predicted_exposed_ms"), figure("step_ms"), figure("no_overlap_step_ms"), figure("no_comm_step_ms"), figure("bound_step_ms"));
+    std::printf("%-11s%6.0f %-8s%8d%10.1f%10.1f%10.1f%10.1f%10.1f%11.1f%12.1f%10.1f%10.1f\n", row["model"].get<std::string>().c_str(),
+                figure("link_mbit"), row["policy"].get<std::string>().c_str(), row["buckets"].get<int>(), figure("comm_ms"),
+                figure("backward_ms"), figure("ideal_exposed_ms"), figure("exposed_ms"), figure("predicted_exposed_ms"), figure("step_ms"),
+                figure("no_overlap_step_ms"), figure("no_comm_step_ms"), figure("bound_step_ms"));
   }
-  if (!all["caps"].empty()) std::printf("\n%-11s%6s%10s%9s%11s%11s%12s%10s%12s\n", "", "Mbit", "cap MiB", "buckets", "step ms", "spread", "predicted", "comm", "predicted");
+  if (!all["caps"].empty())
+    std::printf("\n%-11s%6s%10s%9s%11s%11s%12s%10s%12s\n", "", "Mbit", "cap MiB", "buckets", "step ms", "spread", "predicted", "comm",
+                "predicted");
   for (const ordered_json& row : all["caps"]) {
     const auto figure = [&](const char* key) { return row[key].get<double>(); };
-    std::printf("%-11s%6.0f%10g%9d%11.1f%11.1f%12.1f%10.1f%12.1f\n", row["model"].get<std::string>().c_str(), figure("link_mbit"), figure("cap_mib"), row["buckets"].get<int>(),
-                figure("step_ms"), figure("step_spread_ms"), figure("predicted_step_ms"), figure("comm_ms"), figure("predicted_comm_ms"));
+    std::printf("%-11s%6.0f%10g%9d%11.1f%11.1f%12.1f%10.1f%12.1f\n", row["model"].get<std::string>().c_str(), figure("link_mbit"),
+                figure("cap_mib"), row["buckets"].get<int>(), figure("step_ms"), figure("step_spread_ms"), figure("predicted_step_ms"),
+                figure("comm_ms"), figure("predicted_comm_ms"));
   }
   for (const ordered_json& row : all["orders"]) {
-    std::printf("%s at %g Mbit/s: Kendall's tau %s of %d pairs, %d left out\n", row["model"].get<std::string>().c_str(), row["link_mbit"].get<double>(),
-                row["kendall_tau"].dump().c_str(), row["pairs"].get<int>(), row["left_out"].get<int>());
+    std::printf("%s at %g Mbit/s: Kendall's tau %s of %d pairs, %d left out\n", row["model"].get<std::string>().c_str(),
+                row["link_mbit"].get<double>(), row["kendall_tau"].dump().c_str(), row["pairs"].get<int>(), row["left_out"].get<int>());
   }
 }
 

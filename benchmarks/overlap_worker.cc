@@ -128,7 +128,8 @@ class SwitchedHook : public CommHook {
 // A model in training under one bucket policy.
 class Trained {
  public:
-  static absl::StatusOr<std::unique_ptr<Trained>> Create(std::shared_ptr<ExportedProgram> program, const ProcessGroup& group, DdpOptions options) {
+  static absl::StatusOr<std::unique_ptr<Trained>> Create(std::shared_ptr<ExportedProgram> program, const ProcessGroup& group,
+                                                         DdpOptions options) {
     auto trained = std::unique_ptr<Trained>(new Trained());
     trained->switch_ = std::make_shared<Switch>();
     std::vector<at::Tensor> parameters;
@@ -196,7 +197,8 @@ class Worker {
   };
 
   absl::StatusOr<std::shared_ptr<ExportedProgram>> Load() const {
-    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<ExportedProgram> program, LoadExportedProgram(absl::StrCat(options_.graphs, "/", options_.model, ".model.json.gz")));
+    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<ExportedProgram> program,
+                            LoadExportedProgram(absl::StrCat(options_.graphs, "/", options_.model, ".model.json.gz")));
     DDPOPT_RETURN_IF_ERROR(FillIn(program.get()));
     return program;
   }
@@ -208,13 +210,15 @@ class Worker {
       if (node->op() != fx::Op::kPlaceholder) continue;
       if (!node->meta().val.isTensor()) return absl::UnimplementedError(absl::StrCat("input \"", node->path(), "\" is no tensor"));
       const at::Tensor& form = node->meta().val.toTensor();
-      inputs_.push_back(form.is_floating_point() ? at::randn(form.sizes(), generator)
-                                                 : at::randint(HighOf(options_.model), form.sizes(), generator, at::dtype(form.scalar_type())));
+      inputs_.push_back(form.is_floating_point()
+                            ? at::randn(form.sizes(), generator)
+                            : at::randint(HighOf(options_.model), form.sizes(), generator, at::dtype(form.scalar_type())));
     }
     for (const auto& parameter : program_->parameters()) bytes_ += static_cast<int64_t>(parameter.tensor.nbytes());
     DDPOPT_ASSIGN_OR_RETURN(figures_, MeasureAllReduce(group_, at::kCPU, bytes_));
     DDPOPT_RETURN_IF_ERROR(group_.Barrier());
-    DDPOPT_ASSIGN_OR_RETURN(const GraphCosts costs, MeasureGraphCosts(*program_->module(), std::vector<c10::IValue>(inputs_.begin(), inputs_.end())));
+    DDPOPT_ASSIGN_OR_RETURN(const GraphCosts costs,
+                            MeasureGraphCosts(*program_->module(), std::vector<c10::IValue>(inputs_.begin(), inputs_.end())));
     DDPOPT_ASSIGN_OR_RETURN(step_, MakeGraphStep(*program_->module(), {}, costs));
     return absl::OkStatus();
   }

@@ -63,9 +63,11 @@ absl::StatusOr<std::unique_ptr<SlowLink>> SlowLink::Create(double mbit) {
       DDPOPT_RETURN_IF_ERROR(Shell(absl::StrCat("ip netns add ", name)));
       link->names_[node] = name;
     }
-    DDPOPT_RETURN_IF_ERROR(Shell(absl::StrCat("ip -n ", link->names_[0], " link add link0 type veth peer name link0 netns ", link->names_[1])));
+    DDPOPT_RETURN_IF_ERROR(
+        Shell(absl::StrCat("ip -n ", link->names_[0], " link add link0 type veth peer name link0 netns ", link->names_[1])));
     // Bursts of the time that the kernel's clock may be late, and not less than a few packets.
-    const std::string shape = absl::StrFormat("tbf rate %.0fkbit burst %.0fk latency 400ms", 1000 * mbit, std::max(32.0, 256 * mbit / 1000));
+    const std::string shape =
+        absl::StrFormat("tbf rate %.0fkbit burst %.0fk latency 400ms", 1000 * mbit, std::max(32.0, 256 * mbit / 1000));
     for (int node = 0; node < 2; ++node) {
       const std::string& name = link->names_[node];
       DDPOPT_RETURN_IF_ERROR(Shell(absl::StrCat("ip -n ", name, " addr add ", Address(node), "/24 dev link0")));

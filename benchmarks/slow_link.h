@@ -15,8 +15,8 @@ namespace ddpopt::benchmarks {
 
 class SlowLink {
  public:
-  // Megabits per second, each way. Error: PermissionDenied with the reason where namespaces, veth or tc's tbf can't be used (they need root).
-  // What a program of ours that was killed has left is removed first.
+  // Megabits per second, each way. Error: PermissionDenied with the reason where namespaces, veth or tc's tbf can't be used (they need
+  // root). What a program of ours that was killed has left is removed first.
   static absl::StatusOr<std::unique_ptr<SlowLink>> Create(double mbit);
   // Removes both, and so the link.
   ~SlowLink();

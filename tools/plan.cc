@@ -76,7 +76,8 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   cluster.world_size = 0;
   double bandwidth = 0, latency = -1, node_bandwidth = 0, node_latency = -1, memory = 0, cap = -1, first_cap = -1;
   Flags flags;
-  const std::string ranks = absl::StrCat("a whole number from 1 to ", kMostRanks), positive = "a number above 0", from_0 = "a number, 0 or above";
+  const std::string ranks = absl::StrCat("a whole number from 1 to ", kMostRanks), positive = "a number above 0",
+                    from_0 = "a number, 0 or above";
   flags.Integer("world_size", &cluster.world_size, 1, kMostRanks, ranks);
   flags.Integer("ranks_per_node", &cluster.ranks_per_node, 1, kMostRanks, ranks);
   flags.Number("bandwidth_gbps", &bandwidth, 0, positive);
@@ -99,7 +100,8 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   std::vector<std::string> rest;
   DDPOPT_RETURN_IF_ERROR(flags.Parse(arguments, &rest));
   if (options.help) return options;
-  if (rest.size() != 1) return absl::InvalidArgumentError(rest.empty() ? "name a model" : absl::StrCat("unexpected argument \"", rest[1], "\""));
+  if (rest.size() != 1)
+    return absl::InvalidArgumentError(rest.empty() ? "name a model" : absl::StrCat("unexpected argument \"", rest[1], "\""));
   options.model = rest[0];
   if (cluster.world_size == 0) return absl::InvalidArgumentError("--world_size is missing");
   if (cluster.world_size > 1 && bandwidth == 0) return absl::InvalidArgumentError("--bandwidth_gbps is missing");

@@ -33,8 +33,8 @@ nlohmann::json LastLine(const std::string& text) { return nlohmann::json::parse(
 
 TEST(PlanTest, TextHasEveryPart) {
   EXPECT_THAT(RunPlan(kResnet + kCluster),
-              AllOf(HasSubstr("64 ranks, 25 Gbit/s, 10 us, ring"), HasSubstr("first to last ready"), HasSubstr("  compute     |FF"), HasSubstr("cap 25 MiB"),
-                    HasSubstr("memory of a rank: "), HasSubstr("hierarchical"), HasSubstr("    4096")));
+              AllOf(HasSubstr("64 ranks, 25 Gbit/s, 10 us, ring"), HasSubstr("first to last ready"), HasSubstr("  compute     |FF"),
+                    HasSubstr("cap 25 MiB"), HasSubstr("memory of a rank: "), HasSubstr("hierarchical"), HasSubstr("    4096")));
 }
 
 TEST(PlanTest, JsonAgreesWithItself) {
@@ -89,7 +89,9 @@ TEST(PlanTest, WritesAPictureAndATrace) {
 }
 
 TEST(PlanTest, NodesAndAlgorithms) {
-  const std::string nodes = " --world_size=64 --bandwidth_gbps=100 --latency_us=10 --ranks_per_node=8 --node_bandwidth_gbps=2400 --node_latency_us=2 --json --algorithm=";
+  const std::string nodes =
+      " --world_size=64 --bandwidth_gbps=100 --latency_us=10 --ranks_per_node=8 --node_bandwidth_gbps=2400 --node_latency_us=2 --json "
+      "--algorithm=";
   const nlohmann::json ring = LastLine(RunPlan(kResnet + nodes + "ring")), groups = LastLine(RunPlan(kResnet + nodes + "hierarchical"));
   EXPECT_LT(groups["all_reduce"]["latency_ms"].get<double>(), ring["all_reduce"]["latency_ms"].get<double>());
   EXPECT_EQ(ring["scaling"][0]["world_size"], 1);

@@ -58,7 +58,8 @@ double Seconds(int64_t repeat, int calls, const std::function<void()>& work) {
 DeviceProfile Measure(const std::string& name, int64_t size, int64_t repeat) {
   DeviceProfile profile;
   profile.name = name;
-  for (const auto& [dtype, type] : {std::pair<const char*, at::ScalarType>("float32", at::kFloat), {"float64", at::kDouble}, {"bfloat16", at::kBFloat16}}) {
+  for (const auto& [dtype, type] :
+       {std::pair<const char*, at::ScalarType>("float32", at::kFloat), {"float64", at::kDouble}, {"bfloat16", at::kBFloat16}}) {
     const at::Tensor a = at::rand({size, size}).to(type), b = at::rand({size, size}).to(type);
     const double seconds = Seconds(repeat, 2, [&] { at::mm(a, b); });
     profile.matmul_flops_per_second[dtype] = 2.0 * static_cast<double>(size * size * size) / seconds;
@@ -71,7 +72,8 @@ DeviceProfile Measure(const std::string& name, int64_t size, int64_t repeat) {
   const at::Tensor small = at::ones({8});
   profile.operator_overhead_seconds = Seconds(repeat, 20000, [&] { at::add(small, small); });
   profile.view_overhead_seconds = Seconds(repeat, 20000, [&] { small.view({2, 4}); });
-  const std::string source = absl::StrCat("measured by //tools:profile_device with ", at::get_num_threads(), at::get_num_threads() == 1 ? " thread" : " threads", ": ");
+  const std::string source = absl::StrCat("measured by //tools:profile_device with ", at::get_num_threads(),
+                                          at::get_num_threads() == 1 ? " thread" : " threads", ": ");
   profile.sources["matmul_flops_per_second"] = absl::StrCat(source, "mm of ", size, " by ", size);
   profile.sources["matmul_efficiency"] = "the figures are measured ones";
   profile.sources["memory_bytes_per_second"] = source + "add of 64 MiB";

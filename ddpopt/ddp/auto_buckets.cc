@@ -27,7 +27,7 @@ namespace ddpopt {
 namespace {
 
 // A gain that is worth leaving the default caps for, as a share of the step; and what fewer buckets are worth, as one of backward.
-constexpr double kWorth = 0.01, kTolerance = 0.01;
+constexpr double kWorth = 0.01, kTolerance = 0.002;
 constexpr double kLongest = 0.3;  // seconds of one all-reduce
 constexpr double kBeside = 0.03;  // seconds of all-reduces that computing is measured beside, at least
 
@@ -94,10 +94,9 @@ absl::StatusOr<AllReduceFigures> MeasureAllReduce(const ProcessGroup& group, at:
   std::vector<AllReduceSample> samples;
   int64_t last = 0;
   // One that is too small to fill the link, for the latency; then what buckets can be. In between, links let bursts pass that they don't sustain.
-  std::vector<int64_t> sizes = {4096};
   const int64_t largest = std::clamp(largest_bytes, int64_t{65536}, int64_t{64} << 20) / 4 * 4;
-  for (int64_t bytes = int64_t{1} << 20; bytes < largest; bytes *= 4) sizes.push_back(bytes);
-  sizes.push_back(largest);
+  std::vector<int64_t> sizes = {4096};
+  for (int64_t bytes = largest; bytes >= std::max<int64_t>(largest / 64, 65536); bytes /= 8) sizes.insert(sizes.begin() + 1, bytes / 4 * 4);
   for (const int64_t bytes : sizes) {
     at::Tensor tensor = at::zeros({bytes / 4}, at::dtype(at::kFloat).device(device));
     const int repeat = bytes < (1 << 20) ? 5 : 3;
@@ -108,7 +107,9 @@ absl::StatusOr<AllReduceFigures> MeasureAllReduce(const ProcessGroup& group, at:
       DDPOPT_RETURN_IF_ERROR(group.AllReduceSum(tensor));
       if (i >= 0) seconds.push_back(Now() - start);
     }
-    DDPOPT_ASSIGN_OR_RETURN(const double median, FromRank0(group, device, Median(std::move(seconds))));
+    // Latency is what remains where nothing else disturbs.
+    const double least = *std::min_element(seconds.begin(), seconds.end());
+    DDPOPT_ASSIGN_OR_RETURN(const double median, FromRank0(group, device, bytes == 4096 ? least : Median(std::move(seconds))));
     samples.push_back({bytes, std::max(median, 1e-9)});
     last = bytes;
     if (samples.size() >= 2 && median > kLongest) break;
@@ -116,13 +117,14 @@ absl::StatusOr<AllReduceFigures> MeasureAllReduce(const ProcessGroup& group, at:
   DDPOPT_ASSIGN_OR_RETURN(figures.model, FitAllReduce(samples));
   // Rank 0's figures, so that all do the same.
   const double alone = std::max(figures.model.Seconds(last), 1e-6);
-  DDPOPT_ASSIGN_OR_RETURN(const double slowdown, MeasureSlowdown(group, device, last, static_cast<int>(std::clamp(kBeside / alone, 1.0, 200.0))));
+  DDPOPT_ASSIGN_OR_RETURN(const double slowdown,
+                          MeasureSlowdown(group, device, last, static_cast<int>(std::clamp(kBeside / alone, 1.0, 200.0))));
   DDPOPT_ASSIGN_OR_RETURN(figures.slowdown, FromRank0(group, device, slowdown));
   return figures;
 }
 
-absl::StatusOr<AutoChoice> ChooseBuckets(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs, const AllReduceFigures& figures,
-                                         const BucketOptions& bare, int64_t memory_limit_bytes) {
+absl::StatusOr<AutoChoice> ChooseBuckets(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs,
+                                         const AllReduceFigures& figures, const BucketOptions& bare, int64_t memory_limit_bytes) {
   AutoChoice choice;
   absl::StatusOr<GraphCosts> costs = MeasureGraphCosts(module, inputs);
   choice.report.measured = costs.ok();
@@ -179,8 +181,17 @@ absl::StatusOr<AutoChoice> AgreeOnChoice(const ProcessGroup& group, const absl::
   if (group.rank() == 0) {
     if (mine.ok()) {
       const AutoReport& r = mine->report;
-      text["report"] = {r.took_caps,     r.measured, r.buckets,         r.forward,            r.backward,
-                        r.communication, r.exposed,  r.exposed_of_caps, r.all_reduce_latency, r.all_reduce_seconds_per_byte, r.overlap_slowdown};
+      text["report"] = {r.took_caps,
+                        r.measured,
+                        r.buckets,
+                        r.forward,
+                        r.backward,
+                        r.communication,
+                        r.exposed,
+                        r.exposed_of_caps,
+                        r.all_reduce_latency,
+                        r.all_reduce_seconds_per_byte,
+                        r.overlap_slowdown};
       text["ends"] = mine->buckets.bucket_ends;
       if (mine->buckets.bucket_cap_bytes.has_value()) text["cap"] = *mine->buckets.bucket_cap_bytes;
     } else {
@@ -206,7 +217,14 @@ absl::StatusOr<AutoChoice> AgreeOnChoice(const ProcessGroup& group, const absl::
     r.took_caps = figures.at(0).get<bool>();
     r.measured = figures.at(1).get<bool>();
     r.buckets = figures.at(2).get<int>();
-    double* const values[] = {&r.forward, &r.backward, &r.communication, &r.exposed, &r.exposed_of_caps, &r.all_reduce_latency, &r.all_reduce_seconds_per_byte, &r.overlap_slowdown};
+    double* const values[] = {&r.forward,
+                              &r.backward,
+                              &r.communication,
+                              &r.exposed,
+                              &r.exposed_of_caps,
+                              &r.all_reduce_latency,
+                              &r.all_reduce_seconds_per_byte,
+                              &r.overlap_slowdown};
     for (std::size_t i = 0; i < std::size(values); ++i) *values[i] = figures.at(3 + i).get<double>();
     return choice;
   });
@@ -215,11 +233,12 @@ absl::StatusOr<AutoChoice> AgreeOnChoice(const ProcessGroup& group, const absl::
 std::string AutoReport::ToString() const {
   if (!active) return "";
   return absl::StrFormat(
-      "bucket_policy auto: %d buckets%s. An all-reduce takes %.3f ms and %.3f ms a MiB, and %.0f %% of its time from the computing beside it; %s, backward takes "
+      "bucket_policy auto: %d buckets%s. An all-reduce takes %.3f ms and %.3f ms a MiB, and %.0f %% of its time from the computing beside "
+      "it; %s, backward takes "
       "%.1f ms. Expected of a step: %.1f ms of communication, %.1f ms of it exposed (%.1f ms with the default caps)\n",
       buckets, took_caps ? " by the default caps, which nothing else beats by a hundredth of the step" : "", 1e3 * all_reduce_latency,
-      1e3 * all_reduce_seconds_per_byte * (1 << 20), 100 * overlap_slowdown, measured ? "as measured" : "as estimated", 1e3 * backward, 1e3 * communication,
-      1e3 * exposed, 1e3 * exposed_of_caps);
+      1e3 * all_reduce_seconds_per_byte * (1 << 20), 100 * overlap_slowdown, measured ? "as measured" : "as estimated", 1e3 * backward,
+      1e3 * communication, 1e3 * exposed, 1e3 * exposed_of_caps);
 }
 
 }  // namespace ddpopt

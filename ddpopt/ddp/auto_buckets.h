@@ -32,14 +32,14 @@ struct AutoChoice {
   BucketOptions buckets;
 };
 
-// All-reduces of several sizes up to `largest_bytes`, smallest first, until one takes a third of a second. Every rank gets rank 0's figures.
-// Collective.
+// All-reduces of several sizes up to `largest_bytes`, smallest first, until one takes a third of a second. Every rank gets rank 0's
+// figures. Collective.
 absl::StatusOr<AllReduceFigures> MeasureAllReduce(const ProcessGroup& group, at::Device device, int64_t largest_bytes);
 
 // `bare` holds what is ignored, and no caps. The caps' defaults are taken where they are as good. A graph that can't be measured (on a GPU)
 // is estimated from its operations. Changes nothing real.
-absl::StatusOr<AutoChoice> ChooseBuckets(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs, const AllReduceFigures& figures,
-                                         const BucketOptions& bare, int64_t memory_limit_bytes);
+absl::StatusOr<AutoChoice> ChooseBuckets(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs,
+                                         const AllReduceFigures& figures, const BucketOptions& bare, int64_t memory_limit_bytes);
 
 // Rank 0's choice on every rank, or rank 0's error. Collective.
 absl::StatusOr<AutoChoice> AgreeOnChoice(const ProcessGroup& group, const absl::StatusOr<AutoChoice>& mine, const BucketOptions& bare);

@@ -19,8 +19,8 @@
 namespace ddpopt {
 namespace {
 
-using testing::ErrorOf;
 using ::testing::AllOf;
+using testing::ErrorOf;
 using ::testing::HasSubstr;
 
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
@@ -83,7 +83,8 @@ TEST(AutoBuckets, AveragesGradientsAndReports) {
   EXPECT_GE(report.exposed, 0);
   EXPECT_LE(report.exposed, report.exposed_of_caps + 0.02 * (report.forward + report.backward + report.exposed_of_caps));
   EXPECT_EQ(static_cast<int>((*ddp)->core().optimizer_buckets().size()), report.buckets);
-  EXPECT_THAT((*ddp)->core().explain(), AllOf(HasSubstr("bucket_policy auto: "), HasSubstr("Expected of a step"), HasSubstr("Got in the mean of 3 steps")));
+  EXPECT_THAT((*ddp)->core().explain(),
+              AllOf(HasSubstr("bucket_policy auto: "), HasSubstr("Expected of a step"), HasSubstr("Got in the mean of 3 steps")));
 }
 
 TEST(AutoBuckets, AllRanksHaveRank0sBuckets) {
@@ -104,7 +105,8 @@ TEST(AutoBuckets, AllRanksMeasureRank0sAllReduces) {
   EXPECT_GT(figures->model.Seconds(1 << 20), 0);
   EXPECT_GE(figures->slowdown, 0);
   EXPECT_LE(figures->slowdown, 0.9);
-  const auto all = Group().AllGatherText("figures", absl::StrCat(figures->model.latency, " ", figures->model.seconds_per_byte, " ", figures->slowdown));
+  const auto all =
+      Group().AllGatherText("figures", absl::StrCat(figures->model.latency, " ", figures->model.seconds_per_byte, " ", figures->slowdown));
   ASSERT_TRUE(all.ok());
   for (const std::string& text : *all) EXPECT_EQ(text, (*all)[0]);
 }
@@ -124,7 +126,8 @@ TEST(AutoBuckets, TooLittleMemoryIsAnErrorOnEveryRank) {
   Net net = MakeNet();
   auto ddp = DistributedDataParallel<Net>::Create(net, Group(), options);
   ASSERT_TRUE(ddp.ok()) << ddp.status();
-  EXPECT_THAT(ErrorOf([&] { (*ddp)->forward(Input()); }), AllOf(HasSubstr("bucket_policy kAuto"), HasSubstr("no buckets fit in memory_limit_bytes (1048)")));
+  EXPECT_THAT(ErrorOf([&] { (*ddp)->forward(Input()); }),
+              AllOf(HasSubstr("bucket_policy kAuto"), HasSubstr("no buckets fit in memory_limit_bytes (1048)")));
 }
 
 TEST(AutoBuckets, OptionsThatContradict) {

@@ -267,7 +267,7 @@ class Search {
   std::vector<int> holders_;      // positions with parameters
   std::vector<int> legal_from_;
   std::vector<Rest> rest_;
-  double best_ = kNever;  // end of the best step so far
+  double best_ = kNever;                      // end of the best step so far
   std::vector<std::vector<int>> candidates_;  // borders after each holder
   std::vector<Label> labels_;
   std::vector<std::vector<int>> at_;  // labels by position

@@ -83,16 +83,20 @@ absl::StatusOr<AllReduceModel> AllReduceOf(AllReduceAlgorithm algorithm, const C
   const int64_t per_node = std::min(cluster.ranks_per_node, ranks), nodes = ranks / per_node;
   const double p = static_cast<double>(ranks), g = static_cast<double>(per_node), m = static_cast<double>(nodes);
   // The slowest link on the way.
-  const double latency = nodes == 1 ? cluster.node_latency : per_node == 1 ? cluster.latency : std::max(cluster.latency, cluster.node_latency);
-  const double bandwidth =
-      nodes == 1 ? cluster.node_bandwidth : per_node == 1 ? cluster.bandwidth : std::min(cluster.bandwidth, cluster.node_bandwidth);
+  const double latency = nodes == 1      ? cluster.node_latency
+                         : per_node == 1 ? cluster.latency
+                                         : std::max(cluster.latency, cluster.node_latency);
+  const double bandwidth = nodes == 1      ? cluster.node_bandwidth
+                           : per_node == 1 ? cluster.bandwidth
+                                           : std::min(cluster.bandwidth, cluster.node_bandwidth);
   switch (algorithm) {
     case AllReduceAlgorithm::kRing:
       model.latency = 2 * (p - 1) * latency;
       model.seconds_per_byte = 2 * (p - 1) / p / bandwidth;
       break;
     case AllReduceAlgorithm::kTree:
-      model.latency = 2 * (static_cast<double>(Levels(nodes)) * cluster.latency + static_cast<double>(Levels(per_node)) * cluster.node_latency);
+      model.latency =
+          2 * (static_cast<double>(Levels(nodes)) * cluster.latency + static_cast<double>(Levels(per_node)) * cluster.node_latency);
       if (nodes == 1) model.latency = 2 * static_cast<double>(Levels(ranks)) * latency;
       model.seconds_per_byte = 2 / bandwidth;
       break;

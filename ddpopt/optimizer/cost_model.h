@@ -30,9 +30,7 @@ struct AllReduceModel {
   double seconds_per_byte = 0;
 
   // Of `collectives` all-reduces that hold so many bytes together.
-  double Seconds(int64_t bytes, int collectives = 1) const {
-    return latency * collectives + seconds_per_byte * static_cast<double>(bytes);
-  }
+  double Seconds(int64_t bytes, int collectives = 1) const { return latency * collectives + seconds_per_byte * static_cast<double>(bytes); }
 };
 
 enum class AllReduceAlgorithm {
@@ -67,8 +65,8 @@ struct AllReduceSample {
   double seconds = 0;
 };
 
-// The line through measured times that misses them least in proportion (so that small messages count as much as large ones); neither figure is
-// negative. Error: InvalidArgument for fewer than two sizes and for times that are not above 0.
+// The line through measured times that misses them least in proportion (so that small messages count as much as large ones); neither figure
+// is negative. Error: InvalidArgument for fewer than two sizes and for times that are not above 0.
 absl::StatusOr<AllReduceModel> FitAllReduce(const std::vector<AllReduceSample>& samples);
 
 }  // namespace ddpopt

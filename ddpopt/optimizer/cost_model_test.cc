@@ -90,12 +90,14 @@ TEST(CostModelTest, RefusesImpossibleFiguresByName) {
   cluster = Nodes(3, 4);
   cluster.node_bandwidth = std::numeric_limits<double>::infinity();
   EXPECT_EQ(message(cluster), "node_bandwidth must be a number above 0, got inf");
-  EXPECT_EQ(ParseAllReduceAlgorithm("star").status().message(), "there is no all-reduce algorithm \"star\"; there are ring, tree, hierarchical");
+  EXPECT_EQ(ParseAllReduceAlgorithm("star").status().message(),
+            "there is no all-reduce algorithm \"star\"; there are ring, tree, hierarchical");
   EXPECT_EQ(*ParseAllReduceAlgorithm("tree"), Algorithm::kTree);
 }
 
 TEST(CostModelTest, FindsTheLineThroughMeasuredTimes) {
-  const absl::StatusOr<AllReduceModel> exact = FitAllReduce({{4096, 1e-3 + 4096e-9}, {1 << 20, 1e-3 + (1 << 20) * 1e-9}, {8 << 20, 1e-3 + (8 << 20) * 1e-9}});
+  const absl::StatusOr<AllReduceModel> exact =
+      FitAllReduce({{4096, 1e-3 + 4096e-9}, {1 << 20, 1e-3 + (1 << 20) * 1e-9}, {8 << 20, 1e-3 + (8 << 20) * 1e-9}});
   ASSERT_TRUE(exact.ok()) << exact.status();
   EXPECT_NEAR(exact->latency, 1e-3, 1e-12);
   EXPECT_NEAR(exact->seconds_per_byte, 1e-9, 1e-15);
@@ -115,7 +117,8 @@ TEST(CostModelTest, NeverFitsNegativeFigures) {
 TEST(CostModelTest, NeedsTwoSizes) {
   EXPECT_FALSE(FitAllReduce({}).ok());
   EXPECT_FALSE(FitAllReduce({{1000, 1}, {1000, 2}}).ok());
-  EXPECT_EQ(FitAllReduce({{1000, 1}, {2000, 0}}).status().message(), "the time of an all-reduce of 2000 bytes must be a number above 0, got 0");
+  EXPECT_EQ(FitAllReduce({{1000, 1}, {2000, 0}}).status().message(),
+            "the time of an all-reduce of 2000 bytes must be a number above 0, got 0");
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ struct DeviceProfile {
   std::string ToJson() const;
 };
 
-// Errors, InvalidArgument naming the key: not JSON, a key that is missing, unknown or of the wrong type, a figure that is not above 0, a figure
-// without a source.
+// Errors, InvalidArgument naming the key: not JSON, a key that is missing, unknown or of the wrong type, a figure that is not above 0, a
+// figure without a source.
 absl::StatusOr<DeviceProfile> ParseDeviceProfile(absl::string_view text);
 
 }  // namespace ddpopt

@@ -142,7 +142,8 @@ class Estimate {
     const Node* node = current_;
     if (running != nullptr) {
       const uint64_t number = running->sequence_nr();
-      const auto after = std::upper_bound(made_.begin(), made_.end(), number, [](uint64_t value, const Made& made) { return value < made.end; });
+      const auto after =
+          std::upper_bound(made_.begin(), made_.end(), number, [](uint64_t value, const Made& made) { return value < made.end; });
       if (number < begin_ || after == made_.end()) return;  // an accumulation, or the loss's own sum
       node = after->node;
     }
@@ -198,7 +199,8 @@ class Estimate {
 
 }  // namespace
 
-absl::StatusOr<GraphCosts> EstimateGraphCosts(const fx::GraphModule& module, const std::vector<IValue>& inputs, const DeviceProfile& profile) {
+absl::StatusOr<GraphCosts> EstimateGraphCosts(const fx::GraphModule& module, const std::vector<IValue>& inputs,
+                                              const DeviceProfile& profile) {
   return Estimate(profile).Run(module, inputs);
 }
 

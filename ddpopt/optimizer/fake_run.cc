@@ -6,9 +6,9 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/sum.h"
 #include "base/status.h"
+#include "ddpopt/optimizer/fake_interpreter.h"
 #include "ddpopt/optimizer/parameter_uses.h"
 #include "fake_tensor/fake_tensor_mode.h"
-#include "interpreter/interpreter.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace ddpopt {
@@ -35,41 +35,25 @@ class Recorder : public Mode {
   const FakeRunHooks* const hooks_;
 };
 
-class FakeInterpreter : public Interpreter {
+class Reporter : public FakeInterpreter {
  public:
-  FakeInterpreter(const fx::GraphModule& module, FakeTensorMode* mode, const FakeRunHooks* hooks, bool nested)
-      : Interpreter(module), mode_(mode), hooks_(hooks), nested_(nested) {}
+  Reporter(const fx::GraphModule& module, FakeTensorMode* mode, const FakeRunHooks* hooks, bool nested)
+      : FakeInterpreter(module, mode), hooks_(hooks), nested_(nested) {}
 
  protected:
   IValue RunNode(const fx::Node& node) override {
     const bool own = !nested_ && IsComputation(node);
     if (own && hooks_->before_node) hooks_->before_node(node);
-    IValue value = Interpreter::RunNode(node);
+    IValue value = FakeInterpreter::RunNode(node);
     if (hooks_->on_value && !value.isCapsule()) hooks_->on_value(node, value);
     if (own && hooks_->after_node) hooks_->after_node(node);
     return value;
   }
-  IValue RunGetAttr(const fx::Node& node) override {
-    IValue value = Interpreter::RunGetAttr(node);
-    return value.isCapsule() ? value : mode_->FromReal(value);
-  }
-  IValue RunCallModule(const fx::Node& node, Arguments& arguments) override {
-    const absl::StatusOr<fx::GraphModule::Submodule> submodule = module().GetSubmodule(node.path());
-    if (!submodule.ok() || submodule->graph_module == nullptr || !arguments.kwargs().empty()) return Interpreter::RunCallModule(node, arguments);
-    return RunSubgraph(*submodule, std::move(arguments.args()));
-  }
-  IValue RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) override {
-    return FakeInterpreter(*submodule.graph_module, mode_, hooks_, true).Run(std::move(args));
-  }
-  IValue RunCond(const IValue& /*predicate*/, const fx::GraphModule::Submodule& on_true, const fx::GraphModule::Submodule& on_false,
-                 Values operands) override {
-    IValue value = RunSubgraph(on_true, operands);
-    RunSubgraph(on_false, std::move(operands));
-    return value;
+  std::unique_ptr<FakeInterpreter> Nested(const fx::GraphModule& module) const override {
+    return std::make_unique<Reporter>(module, mode(), hooks_, true);
   }
 
  private:
-  FakeTensorMode* const mode_;
   const FakeRunHooks* const hooks_;
   const bool nested_;
 };
@@ -113,8 +97,10 @@ absl::StatusOr<std::vector<IValue>> RunGraphOnFakes(const fx::GraphModule& modul
     for (IValue& input : inputs) input = mode->FromReal(input);
     // Before the run, so that what makes their fakes is none of it.
     std::vector<at::Tensor> leaves = Leaves(module, inputs, mode.get());
-    const IValue result = FakeInterpreter(module, mode.get(), &hooks, false).Run(std::move(inputs));
-    outputs = result.isTuple() ? result.toTupleRef().elements().vec() : result.isList() ? result.toListRef().vec() : std::vector<IValue>{result};
+    const IValue result = Reporter(module, mode.get(), &hooks, false).Run(std::move(inputs));
+    outputs = result.isTuple()  ? result.toTupleRef().elements().vec()
+              : result.isList() ? result.toListRef().vec()
+                                : std::vector<IValue>{result};
     if (!hooks.backward) return;
     if (hooks.before_backward) hooks.before_backward();
     const std::vector<at::Tensor> losses = LossesOf(outputs);

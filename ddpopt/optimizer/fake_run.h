@@ -26,9 +26,11 @@ struct FakeRunHooks {
   std::function<void(const fx::Node& node)> after_node;
   // Called with each node's fake value, nested graphs' nodes included.
   std::function<void(const fx::Node& node, const c10::IValue& value)> on_value;
-  // Before and after each operator below autograd; after it with its schema's arguments and what it gave. Those of a node come before its on_value.
+  // Before and after each operator below autograd; after it with its schema's arguments and what it gave. Those of a node come before its
+  // on_value.
   std::function<void(const c10::OperatorHandle& op)> before_operator;
-  std::function<void(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& results)> on_operator;
+  std::function<void(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments, const std::vector<c10::IValue>& results)>
+      on_operator;
   // False: forward alone. Called between forward and backward otherwise, if set.
   bool backward = true;
   std::function<void()> before_backward;
@@ -38,7 +40,8 @@ struct FakeRunHooks {
 std::vector<at::Tensor> LossesOf(const std::vector<c10::IValue>& outputs);
 
 // `inputs`: one per placeholder, with or without data. Gives the flat outputs, fakes. Error: Internal, with the node and the operator.
-absl::StatusOr<std::vector<c10::IValue>> RunGraphOnFakes(const fx::GraphModule& module, std::vector<c10::IValue> inputs, const FakeRunHooks& hooks);
+absl::StatusOr<std::vector<c10::IValue>> RunGraphOnFakes(const fx::GraphModule& module, std::vector<c10::IValue> inputs,
+                                                         const FakeRunHooks& hooks);
 
 }  // namespace ddpopt
 

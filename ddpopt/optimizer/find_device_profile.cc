@@ -22,7 +22,8 @@ absl::StatusOr<DeviceProfile> FindDeviceProfile(const std::string& name_or_path)
   }
   const absl::StatusOr<std::string> text = ReadFile(UserPath(name_or_path));
   if (!text.ok()) {
-    return absl::NotFoundError(absl::StrCat("device profile \"", name_or_path, "\" is none of ", absl::StrJoin(BuiltinDeviceProfileNames(), ", "),
+    return absl::NotFoundError(absl::StrCat("device profile \"", name_or_path, "\" is none of ",
+                                            absl::StrJoin(BuiltinDeviceProfileNames(), ", "),
                                             ", and no file that can be read: ", text.status().message()));
   }
   absl::StatusOr<DeviceProfile> profile = ParseDeviceProfile(*text);

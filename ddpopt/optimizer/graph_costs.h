@@ -42,10 +42,10 @@ struct GraphCosts {
 absl::StatusOr<GraphCosts> EstimateGraphCosts(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs,
                                               const DeviceProfile& profile);
 
-// Runs forward and backward on real inputs and the module's real parameters, for about `seconds`; the first time doesn't count, and each node's time
-// is the median of at least two others, and at most nine. Nothing is left changed: the graph writes to copies of buffers and inputs, no gradient is accumulated, and the default
-// generators are as before. Operators that are not ended when their call returns (GPUs) can't be measured so: Unimplemented for a module that
-// is not on the CPU. Error: Internal for what can't be run.
+// Runs forward and backward on real inputs and the module's real parameters, for about `seconds`; the first time doesn't count, and each
+// node's time is the median of at least two others, and at most nine. Nothing is left changed: the graph writes to copies of buffers and
+// inputs, no gradient is accumulated, and the default generators are as before. Operators that are not ended when their call returns (GPUs)
+// can't be measured so: Unimplemented for a module that is not on the CPU. Error: Internal for what can't be run.
 absl::StatusOr<GraphCosts> MeasureGraphCosts(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs, double seconds = 1.5);
 
 }  // namespace ddpopt

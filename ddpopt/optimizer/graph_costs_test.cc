@@ -208,7 +208,8 @@ TEST(StepModelTest, BucketAssignmentMakesTheBucketsThatThePlanHas) {
       options.bucket_cap_bytes = cap;
       const absl::StatusOr<BucketAssignment> assignment = AssignBuckets(*gm, options);
       ASSERT_TRUE(assignment.ok()) << assignment.status();
-      EXPECT_GE(PredictTimeline(step->model, all_reduce, step->BordersOf(*assignment)).step, least - 1e-12) << "seed " << seed << " cap " << cap;
+      EXPECT_GE(PredictTimeline(step->model, all_reduce, step->BordersOf(*assignment)).step, least - 1e-12)
+          << "seed " << seed << " cap " << cap;
     }
   }
   EXPECT_GT(several, 20);

@@ -167,8 +167,9 @@ void Step(const fx::GraphModule& module, const std::vector<IValue>& inputs, cons
   TimedRun run(module, &substitutes, &written, false);
   const uint64_t begin = at::sequence_number::peek();
   const IValue result = run.Run(inputs);
-  const std::vector<IValue> outputs =
-      result.isTuple() ? result.toTupleRef().elements().vec() : result.isList() ? result.toListRef().vec() : std::vector<IValue>{result};
+  const std::vector<IValue> outputs = result.isTuple()  ? result.toTupleRef().elements().vec()
+                                      : result.isList() ? result.toListRef().vec()
+                                                        : std::vector<IValue>{result};
   const std::vector<at::Tensor> losses = LossesOf(outputs);
   std::vector<std::pair<uint64_t, double>> stamps;
   StampAll(losses, &stamps);
@@ -183,8 +184,8 @@ void Step(const fx::GraphModule& module, const std::vector<IValue>& inputs, cons
     const double seconds = end - before;
     before = end;
     total += seconds;
-    const auto after =
-        std::upper_bound(run.made.begin(), run.made.end(), number, [](uint64_t value, const TimedRun::Made& made) { return value < made.end; });
+    const auto after = std::upper_bound(run.made.begin(), run.made.end(), number,
+                                        [](uint64_t value, const TimedRun::Made& made) { return value < made.end; });
     if (number >= begin && after != run.made.end()) backward[after->node] += seconds;
   }
   double forward = 0;

@@ -41,7 +41,8 @@ class Work {
       : name_(name), arguments_(arguments), result_(first_result) {}
 
   double Flops() const {
-    if (name_ == "mm" || name_ == "bmm" || name_ == "mv" || name_ == "dot" || name_ == "vdot" || name_ == "linear" || name_ == "matmul") return Product(0);
+    if (name_ == "mm" || name_ == "bmm" || name_ == "mv" || name_ == "dot" || name_ == "vdot" || name_ == "linear" || name_ == "matmul")
+      return Product(0);
     if (name_ == "addmm" || name_ == "baddbmm" || name_ == "addmv" || name_ == "_addmm_activation") return Product(1);
     if (name_ == "addbmm") return Tensor(1).defined() ? Product(1) * static_cast<double>(Tensor(1).size(0)) : 0;
     if (name_ == "convolution" || name_ == "_convolution") return Convolution(Tensor(0), Tensor(1), result_, 6);

@@ -169,29 +169,35 @@ class Planner {
     } else if (timeline.buckets.size() == 1) {
       text = absl::StrCat("One bucket: cutting gains nothing; ", ms(timeline.exposed), " of communication stay exposed.");
     } else if (cap != nullptr && cap->timeline.step <= timeline.step * (1 + kWorth)) {
-      text = absl::StrCat("bucket_cap_mb = ", cap->cap_mib, " is as good as the best borders (", ms(cap->timeline.exposed), " exposed against ",
-                          ms(timeline.exposed), ").");
+      text = absl::StrCat("bucket_cap_mb = ", cap->cap_mib, " is as good as the best borders (", ms(cap->timeline.exposed),
+                          " exposed against ", ms(timeline.exposed), ").");
     } else {
       text = absl::StrCat("bucket_policy = auto: ", timeline.buckets.size(), " buckets, ", ms(timeline.exposed), " exposed; the best cap (",
                           cap == nullptr ? 0 : cap->cap_mib, " MiB) leaves ", ms(cap == nullptr ? 0 : cap->timeline.exposed), ".");
     }
     if (options_.cluster.world_size > 1) {
       if (timeline.communication > timeline.backward) {
-        absl::StrAppendFormat(&text, " Communication (%s) takes longer than backward (%s): no borders hide it; the link, more work a step, or fewer bytes "
-                              "(bf16 compression) would.", ms(timeline.communication), ms(timeline.backward));
+        absl::StrAppendFormat(
+            &text,
+            " Communication (%s) takes longer than backward (%s): no borders hide it; the link, more work a step, or fewer bytes "
+            "(bf16 compression) would.",
+            ms(timeline.communication), ms(timeline.backward));
       }
       const ScalingRow* fastest = nullptr;
       for (const ScalingRow& row : plan_.scaling) {
-        if (row.world_size == options_.cluster.world_size && (fastest == nullptr || row.exposed_auto < fastest->exposed_auto * (1 - 1e-9))) fastest = &row;
+        if (row.world_size == options_.cluster.world_size && (fastest == nullptr || row.exposed_auto < fastest->exposed_auto * (1 - 1e-9)))
+          fastest = &row;
       }
       if (fastest != nullptr && fastest->algorithm != options_.algorithm && timeline.exposed - fastest->exposed_auto > kWorth * alone) {
-        absl::StrAppend(&text, " With ", AllReduceAlgorithmName(fastest->algorithm), " all-reduces ", ms(fastest->exposed_auto), " would be exposed.");
+        absl::StrAppend(&text, " With ", AllReduceAlgorithmName(fastest->algorithm), " all-reduces ", ms(fastest->exposed_auto),
+                        " would be exposed.");
       }
       absl::StrAppendFormat(&text, " Of the step %.1f %% is computing.", timeline.step > 0 ? 100 * alone / timeline.step : 100.0);
     }
     const double has = options_.memory_limit_bytes > 0 ? static_cast<double>(options_.memory_limit_bytes) : options_.device.memory_bytes;
     if (has > 0 && static_cast<double>(plan_.memory.peak) > has) {
-      plan_.warnings.push_back(absl::StrFormat("a rank needs %.1f GB of memory, but has %.1f GB", static_cast<double>(plan_.memory.peak) / 1e9, has / 1e9));
+      plan_.warnings.push_back(
+          absl::StrFormat("a rank needs %.1f GB of memory, but has %.1f GB", static_cast<double>(plan_.memory.peak) / 1e9, has / 1e9));
     }
   }
 

@@ -1,7 +1,8 @@
 #ifndef DDPOPT_OPTIMIZER_PLANNER_H_
 #define DDPOPT_OPTIMIZER_PLANNER_H_
 
-// What data-parallel training of a graph would be like on a cluster that need not be there: buckets, their timeline, memory, and how it scales.
+// What data-parallel training of a graph would be like on a cluster that need not be there: buckets, their timeline, memory, and how it
+// scales.
 //
 //   PlanOptions options;
 //   options.cluster = {.world_size = 512, .bandwidth = 12.5e9, .latency = 10e-6};
@@ -34,13 +35,13 @@ struct PlanOptions {
   OverlapModel overlap;
   double optimizer_state_per_parameter = 2;  // bytes for each byte of a trainable parameter: 0 plain SGD, 1 momentum, 2 Adam
   bool gradient_as_bucket_view = false;
-  int64_t memory_limit_bytes = 0;            // of a rank, for auto; 0: none
+  int64_t memory_limit_bytes = 0;  // of a rank, for auto; 0: none
   std::vector<double> caps_mib = {1, 2, 4, 8, 12, 16, 25, 32, 50, 64, 100, 150, 200};
-  int64_t largest_world_size = 4096;         // of the scaling table
+  int64_t largest_world_size = 4096;  // of the scaling table
 };
 
 struct Policy {
-  std::string name;  // "cap 8 MiB", "default", "auto", "chosen"
+  std::string name;    // "cap 8 MiB", "default", "auto", "chosen"
   double cap_mib = 0;  // 0: none
   std::vector<int> borders;
   Timeline timeline;
@@ -61,7 +62,7 @@ struct MemoryNeeds {
 struct ScalingRow {
   int64_t world_size = 1;
   AllReduceAlgorithm algorithm = AllReduceAlgorithm::kRing;
-  double communication = 0;   // of auto
+  double communication = 0;  // of auto
   double exposed_default = 0;
   double exposed_auto = 0;
   double efficiency = 0;  // auto: the step without communication, over the step
@@ -82,7 +83,8 @@ struct Plan {
   const Policy& chosen() const { return policies[chosen_index]; }
 };
 
-// `inputs`: one per placeholder, with or without data. Errors: impossible figures by name (CheckCluster, FindBorders), what can't be run on fakes.
+// `inputs`: one per placeholder, with or without data. Errors: impossible figures by name (CheckCluster, FindBorders), what can't be run on
+// fakes.
 absl::StatusOr<Plan> MakePlan(const fx::GraphModule& module, const std::vector<c10::IValue>& inputs, const PlanOptions& options);
 
 }  // namespace ddpopt

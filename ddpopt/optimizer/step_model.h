@@ -29,8 +29,9 @@ struct GraphStep {
   std::vector<int> BordersOf(const BucketAssignment& assignment) const;
 };
 
-// Reads options.ignored_parameters alone. fixed_bytes are the parameters', their gradients', the buckets' and the buffers'; whoever knows of an
-// optimizer adds its state. Errors: as AssignBuckets'; Unimplemented for a graph whose parameters have more than 64 kinds of dtype and device.
+// Reads options.ignored_parameters alone. fixed_bytes are the parameters', their gradients', the buckets' and the buffers'; whoever knows
+// of an optimizer adds its state. Errors: as AssignBuckets'; Unimplemented for a graph whose parameters have more than 64 kinds of dtype
+// and device.
 absl::StatusOr<GraphStep> MakeGraphStep(const fx::GraphModule& module, const BucketOptions& options, const GraphCosts& costs);
 
 }  // namespace ddpopt

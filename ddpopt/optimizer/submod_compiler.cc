@@ -261,27 +261,33 @@ absl::StatusOr<IValue> SubmodCompiler::CompilePiece(const std::shared_ptr<fx::Gr
   DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledPiece> compiled, CallBackend(piece, args, name));
 
   // 4. The uncompiled submodule on fakes. (3, the replacement, comes when all pieces are compiled.)
-  const std::shared_ptr<fx::GraphModule> fake = piece->Clone();
-  DDPOPT_RETURN_IF_ERROR(MakeAttrsFake(*fake, *mode_));
-  std::size_t next_input = 0;
-  for (fx::Node* node : fake->graph().nodes()) {
-    if (node->op() == fx::Op::kPlaceholder && next_input < args.size()) node->meta().val = args[next_input++];
+  std::vector<absl::optional<OutputMeta>> claims;
+  if (compiled != nullptr) claims = compiled->output_meta();
+  const bool claims_something = std::any_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.has_value(); });
+  const bool checked = compiled != nullptr && (!compiled->interprets_graph() || claims_something);
+  // A copy, only to tell what the piece promises.
+  std::shared_ptr<fx::GraphModule> fake;
+  if (checked) {
+    fake = piece->Clone();
+    DDPOPT_RETURN_IF_ERROR(MakeAttrsFake(*fake, *mode_));
+    std::size_t next_input = 0;
+    for (fx::Node* node : fake->graph().nodes()) {
+      if (node->op() == fx::Op::kPlaceholder && next_input < args.size()) node->meta().val = args[next_input++];
+    }
   }
   IValue outputs;
   {
     std::optional<ModeGuard> push;
     if (options_.push_fake_mode) push.emplace(mode_);
-    outputs = FakeInterpreter(*fake).Run(args);
+    outputs = fake == nullptr ? FakeInterpreter(*piece, mode_.get()).Run(args) : FakeInterpreter(*fake).Run(args);
   }
   if (compiled == nullptr) {
     compiled_[name] = std::make_shared<const EagerPiece>(piece, OutputList(outputs).size());
     ++next_index_;
     return outputs;
   }
-  const std::vector<absl::optional<OutputMeta>> claims = compiled->output_meta();
   DDPOPT_ASSIGN_OR_RETURN(outputs, RestampAll(std::move(outputs), claims, args, mode_));
-  const bool claims_nothing = std::none_of(claims.begin(), claims.end(), [](const auto& claim) { return claim.has_value(); });
-  if (compiled->interprets_graph() && claims_nothing) {
+  if (!checked) {
     compiled_[name] = std::move(compiled);
     ++next_index_;
     return outputs;

@@ -37,8 +37,8 @@ absl::Status CheckBorders(const StepModel& step, const std::vector<int>& borders
       return absl::InvalidArgumentError(absl::StrCat("border ", border, " is not between ", begin, " and ", size));
     }
     if (!MayEndBucket(step, begin, border)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("no bucket can reach from ", begin, " to border ", border, ": it has no parameter, or no value that is used outside"));
+      return absl::InvalidArgumentError(absl::StrCat("no bucket can reach from ", begin, " to border ", border,
+                                                     ": it has no parameter, or no value that is used outside"));
     }
     begin = border;
   }
@@ -75,8 +75,8 @@ Timeline PredictTimeline(const StepModel& step, const AllReduceModel& all_reduce
     }
     if (last && step.unused_groups != 0) ready = computed;
     bucket.collectives = std::popcount(groups);
-    // Communication so far took its share of the time of the backward beside it. What of it is still running when this bucket is ready would
-    // have this start at its end in any case.
+    // Communication so far took its share of the time of the backward beside it. What of it is still running when this bucket is ready
+    // would have this start at its end in any case.
     collectives += bucket.collectives;
     bucket.ready = ready + overlap.per_collective * collectives + overlap.slowdown * timeline.communication;
     bucket.start = std::max(bucket.ready, finish);

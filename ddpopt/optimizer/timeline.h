@@ -24,11 +24,11 @@ struct StepNode {
   static constexpr int kNobody = std::numeric_limits<int>::max();  // no one uses it
   static constexpr int kOutput = -1;                               // the graph's output uses it
 
-  double backward = 0;          // seconds
-  int64_t parameter_bytes = 0;  // of the parameters whose gradients are complete after this node's backward
+  double backward = 0;            // seconds
+  int64_t parameter_bytes = 0;    // of the parameters whose gradients are complete after this node's backward
   uint64_t parameter_groups = 0;  // a bit for each dtype and device of these; what differs is reduced apart
-  int earliest_user = kNobody;  // the least position among those that use its value
-  int64_t live_bytes = 0;       // saved activations that are still held after its backward
+  int earliest_user = kNobody;    // the least position among those that use its value
+  int64_t live_bytes = 0;         // saved activations that are still held after its backward
 };
 
 struct StepModel {
@@ -74,8 +74,8 @@ struct Timeline {
 // Whether a bucket of positions [begin, end) may end there, by the rules of docs/buckets.md: it has a parameter, and a value that someone
 // outside of it uses.
 bool MayEndBucket(const StepModel& step, int begin, int end);
-// OK if borders are ascending positions at which buckets may end, and a parameter is left for the last bucket; else InvalidArgument that names
-// the border.
+// OK if borders are ascending positions at which buckets may end, and a parameter is left for the last bucket; else InvalidArgument that
+// names the border.
 absl::Status CheckBorders(const StepModel& step, const std::vector<int>& borders);
 
 // `borders`: where buckets end, ascending, without 0 and the end of the graph. They are not checked.
