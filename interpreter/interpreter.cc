@@ -8,12 +8,12 @@
 #include "ATen/core/List.h"
 #include "ATen/core/jit_type.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "interpreter/call_operator.h"
 #include "interpreter/get_item.h"
 #include "interpreter/higher_order.h"
 #include "interpreter/mode_scopes.h"
+#include "interpreter/node_context.h"
 #include "interpreter/plan.h"
 #include "interpreter/scalar_functions.h"
 
@@ -28,19 +28,6 @@ struct SubmoduleHolder : torch::CustomClassHolder {
   explicit SubmoduleHolder(Submodule held) : submodule(std::move(held)) {}
   Submodule submodule;
 };
-
-// What an error says of the node it came from.
-std::string Context(const fx::Node& node) {
-  std::string text = absl::StrCat("While executing ", node.ToString());
-  const fx::NodeMeta& meta = node.meta();
-  if (!meta.nn_module.empty()) {
-    absl::StrAppend(&text, " of module ", meta.nn_module);
-  } else if (!meta.nn_module_stack.empty()) {
-    absl::StrAppend(&text, " of module ", meta.nn_module_stack.back().first);
-  }
-  if (!meta.stack_trace.empty()) absl::StrAppend(&text, "\nOriginal traceback:\n", meta.stack_trace);
-  return text;
-}
 
 // For an argument that the schema wants to be Tensor[]: the list, without a detour over a generic one. None if an element is no tensor.
 template <typename Fn>
@@ -140,12 +127,12 @@ IValue Interpreter::RunAll() {
     try {
       value = RunNode(*step.node);
     } catch (c10::Error& error) {
-      error.add_context(Context(*step.node));
+      error.add_context(NodeContext(*step.node));
       throw;
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, error.what(), " (", Context(*step.node), ")");
+      TORCH_CHECK(false, error.what(), " (", NodeContext(*step.node), ")");
     } catch (...) {
-      TORCH_CHECK(false, "an exception of unknown type (", Context(*step.node), ")");
+      TORCH_CHECK(false, "an exception of unknown type (", NodeContext(*step.node), ")");
     }
     // Also when an override didn't take them.
     FreeLastUses(slot);

@@ -9,12 +9,10 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/as_strided.h"
 #include "ATen/ops/empty_strided.h"
-#include "absl/strings/str_cat.h"
 #include "base/autograd_node.h"
 #include "base/status.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "fake_tensor/fake_tensor_mode.h"
-#include "interpreter/interpreter.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/graph_task.h"
 #include "torch/csrc/autograd/saved_variable.h"
@@ -34,13 +32,41 @@ struct BelowAutograd {
   c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
 };
 
-std::vector<at::Tensor> RunBelowAutograd(const fx::GraphModule& graph, std::vector<IValue> args) {
+std::vector<at::Tensor> RunBelowAutograd(const Executor& executor, std::vector<at::Tensor> inputs, std::vector<at::Tensor> targets = {}) {
   const BelowAutograd below;
-  const IValue result = CallGraphModule(graph, std::move(args));
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(result.toTupleRef().elements().size());
-  for (const IValue& element : result.toTupleRef().elements()) tensors.push_back(element.isNone() ? at::Tensor() : element.toTensor());
-  return tensors;
+  return executor.Run(std::move(inputs), std::move(targets));
+}
+
+// What becomes of the forward's values, updates and intermediates. The backward frees the last in this order.
+ExecutorOptions ForwardOptions(const JointGraph& joint, const PartitionedGraph& parts, const AotOptions& options) {
+  ExecutorOptions result;
+  result.poison = options.poison_workspace;
+  const std::size_t first_intermediate = joint.num_values + joint.updates.size();
+  result.fates.assign(first_intermediate, ExecutorOptions::Fate::kResult);
+  result.fates.resize(first_intermediate + parts.num_intermediates, ExecutorOptions::Fate::kSaved);
+  result.freed_at.resize(result.fates.size(), 0);
+  const fx::Graph& backward = parts.backward->graph();
+  fx::NodeTable<int> last_use(backward);
+  int step = 0;
+  for (fx::Node* node : backward.nodes()) {
+    ++step;
+    for (const fx::Node* input : node->all_input_nodes()) last_use[input] = step;
+  }
+  const std::vector<fx::Node*> placeholders = backward.FindNodes(fx::Op::kPlaceholder);
+  for (std::size_t s = 0; s < parts.saved.size(); ++s) {
+    if (parts.saved[s].kind == Saved::Kind::kIntermediate) result.freed_at[first_intermediate + parts.saved[s].index] = last_use.at(placeholders[s]);
+  }
+  return result;
+}
+
+// Parameters' gradients come and go together; those of inputs go on to the backward of what made them.
+ExecutorOptions BackwardOptions(const JointGraph& joint, const AotOptions& options) {
+  ExecutorOptions result;
+  result.poison = options.poison_workspace;
+  for (const int p : joint.gradients) {
+    result.fates.push_back(joint.primals[p].attr.defined() ? ExecutorOptions::Fate::kTogether : ExecutorOptions::Fate::kResult);
+  }
+  return result;
 }
 
 // What each gradient of the joint graph depends on.
@@ -84,14 +110,41 @@ struct AotBackward : torch::autograd::Node {
     variable_list result(function->joint_.gradients.size());
     std::vector<bool> defined;
     for (const at::Tensor& grad : grads) defined.push_back(grad.defined());
-    std::vector<IValue> args = Unpack();
-    for (std::size_t i = 0; i < grads.size(); ++i) args.emplace_back(function->tangents_[i].Lay(std::move(grads[i])));
-    std::vector<at::Tensor> gradients = RunBelowAutograd(*function->parts_.backward, std::move(args));
+    std::vector<at::Tensor> args = Unpack();
+    for (std::size_t i = 0; i < grads.size(); ++i) args.push_back(function->tangents_[i].Lay(std::move(grads[i])));
+    std::vector<at::Tensor> gradients = RunBelowAutograd(*function->backward_, std::move(args), Targets(defined));
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      const std::vector<int>& tangents = function->tangents_of_[i];
-      if (std::any_of(tangents.begin(), tangents.end(), [&](int t) { return defined[t]; })) result[i] = std::move(gradients[i]);
+      if (ComesTo(i, defined)) result[i] = std::move(gradients[i]);
     }
     return result;
+  }
+
+  // Whether any of the incoming gradients makes one here. One that depends on none (zeros that a custom Function makes) always comes.
+  bool ComesTo(std::size_t gradient, const std::vector<bool>& defined) const {
+    const std::vector<int>& tangents = function->tangents_of_[gradient];
+    return tangents.empty() || std::any_of(tangents.begin(), tangents.end(), [&](int t) { return defined[t]; });
+  }
+
+  // Where gradients may be written: of leaves that have none yet, that this backward accumulates, and at which no hook looks before.
+  std::vector<at::Tensor> Targets(const std::vector<bool>& defined) const {
+    std::vector<at::Tensor> targets;
+    const GradientTargets* const wanted = function->options_.gradient_targets.get();
+    if (wanted == nullptr) return targets;
+    const auto* const exec_info = torch::autograd::get_current_graph_task_exec_info();
+    targets.resize(function->joint_.gradients.size());
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      const at::Tensor& parameter = function->joint_.primals[function->joint_.gradients[i]].attr;
+      const torch::autograd::Edge& edge = next_edge(i);
+      if (!parameter.defined() || !edge.is_valid() || !ComesTo(i, defined) || parameter.grad().defined()) continue;
+      if (!edge.function->tensor_pre_hooks().empty() || torch::autograd::impl::try_get_grad_accumulator(parameter) != edge.function) continue;
+      // autograd::grad gives gradients to its caller, who keeps them.
+      if (exec_info != nullptr && !exec_info->empty()) {
+        const auto it = exec_info->find(edge.function.get());
+        if (it == exec_info->end() || !it->second.needed_) continue;
+      }
+      targets[i] = wanted->TargetFor(parameter);
+    }
+    return targets;
   }
 
   void release_variables() override {
@@ -99,18 +152,18 @@ struct AotBackward : torch::autograd::Node {
     Free();
   }
 
-  std::vector<IValue> Unpack() {
+  std::vector<at::Tensor> Unpack() {
     const std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(!released,
                 "Trying to backward through a compiled piece a second time: what it saved has been freed. Specify retain_graph=true "
                 "at the first backward");
-    std::vector<IValue> args;
+    std::vector<at::Tensor> args;
     std::size_t variable = 0, intermediate = 0;
     for (const Saved& saved : function->parts_.saved) {
       if (saved.kind == Saved::Kind::kIntermediate) {
-        args.emplace_back(intermediates[intermediate++]);
+        args.push_back(intermediates[intermediate++]);
       } else {
-        args.emplace_back(variables[variable++].unpack(getptr()));
+        args.push_back(variables[variable++].unpack(getptr()));
       }
     }
     // From here on the values are the run's alone, and go as they are used.
@@ -138,8 +191,13 @@ at::Tensor AotFunction::Layout::Lay(at::Tensor tensor) const {
   return at::empty_strided(sizes, strides, options).copy_(tensor);
 }
 
-AotFunction::AotFunction(JointGraph joint, PartitionedGraph parts)
-    : joint_(std::move(joint)), parts_(std::move(parts)), tangents_of_(TangentsOf(joint_)) {
+AotFunction::AotFunction(JointGraph joint, PartitionedGraph parts, const AotOptions& options)
+    : joint_(std::move(joint)),
+      parts_(std::move(parts)),
+      options_(options),
+      forward_(Executor::Compile(parts_.forward, ForwardOptions(joint_, parts_, options))),
+      backward_(Executor::Compile(parts_.backward, BackwardOptions(joint_, options))),
+      tangents_of_(TangentsOf(joint_)) {
   std::size_t placeholder = 0;
   for (const fx::Node* node : joint_.module->graph().FindNodes(fx::Op::kPlaceholder)) {
     if (placeholder++ < joint_.primals.size()) continue;
@@ -153,7 +211,51 @@ absl::StatusOr<std::shared_ptr<const AotFunction>> AotFunction::Compile(const fx
                                                                         const AotOptions& options) {
   DDPOPT_ASSIGN_OR_RETURN(JointGraph joint, TraceJointGraph(piece, fake_inputs));
   DDPOPT_ASSIGN_OR_RETURN(PartitionedGraph parts, Partition(joint, options.partition));
-  return std::shared_ptr<const AotFunction>(new AotFunction(std::move(joint), std::move(parts)));
+  return std::shared_ptr<const AotFunction>(new AotFunction(std::move(joint), std::move(parts), options));
+}
+
+const Executor& AotFunction::inference() const {
+  std::call_once(inference_once_, [this] {
+    ExecutorOptions options;
+    options.poison = options_.poison_workspace;
+    inference_ = Executor::Compile(parts_.inference, std::move(options));
+  });
+  return *inference_;
+}
+
+int64_t AotFunction::PeakBytes() const {
+  if (forward_->plan() == nullptr || backward_->plan() == nullptr) return 0;
+  const Executor::MemoryUse forward = forward_->memory_use(), backward = backward_->memory_use();
+  const int64_t workspace = std::max(forward.workspace, backward.workspace);
+  int64_t peak = 0;
+  for (const int64_t live : forward.live) peak = std::max(peak, live);
+
+  // Values stay the caller's; what is saved goes with the last of its group.
+  int64_t held = 0;
+  for (int v = 0; v < joint_.num_values; ++v) held += forward.outputs[v].bytes;
+  const std::size_t steps = backward.live.size();
+  std::vector<int64_t> freed(steps + 1, 0);
+  std::vector<std::pair<int64_t, int>> groups;  // bytes, and the step after which they go
+  for (std::size_t s = 0; s < parts_.saved.size(); ++s) {
+    if (parts_.saved[s].kind != Saved::Kind::kIntermediate) continue;
+    const Executor::MemoryUse::Output& saved = forward.outputs[joint_.num_values + joint_.updates.size() + parts_.saved[s].index];
+    held += saved.bytes;
+    const int last = std::max(0, backward.inputs_freed[s]);
+    if (saved.group < 0) {
+      freed[std::min<std::size_t>(last + 1, steps)] += saved.bytes;
+      continue;
+    }
+    if (groups.size() <= static_cast<std::size_t>(saved.group)) groups.resize(saved.group + 1);
+    groups[saved.group].first += saved.bytes;
+    groups[saved.group].second = std::max(groups[saved.group].second, last);
+  }
+  for (const auto& [bytes, last] : groups) freed[std::min<std::size_t>(last + 1, steps)] += bytes;
+  peak = std::max(peak, held);
+  for (std::size_t s = 0; s < steps; ++s) {
+    held -= freed[s];
+    peak = std::max(peak, held + backward.live[s]);
+  }
+  return workspace + peak;
 }
 
 std::vector<at::Tensor> AotFunction::Bind(const std::vector<IValue>& args) const {
@@ -224,7 +326,7 @@ IValue AotFunction::Call(std::vector<IValue> args) const {
   if (grad) grad = std::any_of(joint_.gradients.begin(), joint_.gradients.end(), [&](int p) { return primals[p].requires_grad(); });
 
   std::vector<at::Tensor> made =
-      RunBelowAutograd(grad ? *parts_.forward : *parts_.inference, std::vector<IValue>(primals.begin(), primals.end()));
+      RunBelowAutograd(grad ? *forward_ : inference(), primals);
   std::vector<at::Tensor> values(std::make_move_iterator(made.begin()), std::make_move_iterator(made.begin() + joint_.num_values));
   if (grad) {
     const NodePtr<AotBackward> node = MakeNode<AotBackward>(shared_from_this());

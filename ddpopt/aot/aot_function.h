@@ -8,12 +8,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
 #include "absl/status/statusor.h"
 #include "ddpopt/aot/aot_options.h"
+#include "ddpopt/aot/executor.h"
+#include "ddpopt/aot/gradient_targets.h"
 #include "ddpopt/aot/joint_graph.h"
 #include "ddpopt/aot/partition.h"
 #include "fx_graph/graph_module.h"
@@ -35,16 +38,26 @@ class AotFunction : public fx::Callable, public std::enable_shared_from_this<Aot
 
   const JointGraph& joint() const { return joint_; }
   const PartitionedGraph& parts() const { return parts_; }
+  const Executor& forward() const { return *forward_; }
+  const Executor& backward() const { return *backward_; }
+  // The most bytes that a forward and its backward hold at once, besides parameters and inputs: workspace, saved values, results and
+  // gradients; what operators allocate inside isn't known. 0 if one of the graphs is interpreted.
+  int64_t PeakBytes() const;
 
  private:
   friend struct AotBackward;
-  AotFunction(JointGraph joint, PartitionedGraph parts);
+  AotFunction(JointGraph joint, PartitionedGraph parts, const AotOptions& options);
+  const Executor& inference() const;
 
   std::vector<at::Tensor> Bind(const std::vector<c10::IValue>& args) const;
   c10::IValue Results(const std::vector<at::Tensor>& primals, const std::vector<at::Tensor>& values) const;
 
   JointGraph joint_;
   PartitionedGraph parts_;
+  const AotOptions options_;
+  std::shared_ptr<const Executor> forward_, backward_;
+  mutable std::once_flag inference_once_;
+  mutable std::shared_ptr<const Executor> inference_;  // made at its first call
   struct Layout {
     // The tensor itself if it lies so, else a copy; zeros for an undefined one.
     at::Tensor Lay(at::Tensor tensor) const;

@@ -28,9 +28,11 @@ class AotPiece : public CompiledPiece {
 
 CompileFn AotEagerBackend(AotOptions options) {
   return [options](std::shared_ptr<const fx::GraphModule> piece, const std::vector<c10::IValue>& fake_inputs,
-            const CompileContext& /*context*/) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
+                   const CompileContext& context) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
     DDPOPT_RETURN_IF_ERROR(piece->Lint());
-    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const AotFunction> function, AotFunction::Compile(*piece, fake_inputs, options));
+    AotOptions with_targets = options;
+    if (context.gradient_targets != nullptr) with_targets.gradient_targets = context.gradient_targets;
+    DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<const AotFunction> function, AotFunction::Compile(*piece, fake_inputs, with_targets));
     return std::make_shared<const AotPiece>(std::move(function));
   };
 }

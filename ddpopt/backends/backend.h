@@ -17,6 +17,8 @@
 
 namespace ddpopt {
 
+class GradientTargets;  // ddpopt/aot/gradient_targets.h
+
 // What a compiled piece says of one of its tensor outputs. Its strides may differ from the graph's, all else is the graph's and may be left out.
 struct OutputMeta {
   std::vector<int64_t> sizes;
@@ -46,6 +48,8 @@ struct CompileContext {
   std::string name;  // "submod_2"
   int index = 0;
   int count = 1;
+  // Where backward may write the gradients of the piece's parameters, for those who can; may be null.
+  std::shared_ptr<const GradientTargets> gradient_targets = nullptr;
 };
 
 // `piece` holds real parameters; `fake_inputs` has one value per placeholder. Must not run the piece on real data, change any

@@ -1,5 +1,7 @@
 #include "ddpopt/ddp/call_guards.h"
 
+#include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "ATen/Context.h"
@@ -10,6 +12,7 @@
 #include "c10/core/DefaultDtype.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/ScalarTypeToTypeMeta.h"
+#include "c10/util/SmallVector.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "torch/nn/module.h"
 
@@ -22,6 +25,54 @@ std::string ShapeText(at::IntArrayRef sizes) { return absl::StrCat("[", absl::St
 const char* BoolText(bool value) { return value ? "true" : "false"; }
 const char* ModeText(bool training) { return training ? "training" : "evaluation"; }
 const void* StorageOf(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr; }
+
+// Whether Compare can take values like this apart: everything but dictionaries, whose entries have an order of their own.
+bool IsComparable(const c10::IValue& value) {
+  if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    return std::all_of(elements.begin(), elements.end(), IsComparable);
+  }
+  if (value.isList()) {
+    const auto elements = value.toListRef();
+    return std::all_of(elements.begin(), elements.end(), IsComparable);
+  }
+  return value.isTensor() || value.isNone() || value.isBool() || value.isInt() || value.isDouble() || value.isComplexDouble() ||
+         value.isString() || value.isDevice();
+}
+
+bool SameBits(double a, double b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+// Whether the value is the pattern with tensors in the place of undefined ones, which it collects.
+bool Compare(const c10::IValue& pattern, const c10::IValue& value, std::vector<at::Tensor>* tensors) {
+  if (value.isTensor() && value.toTensor().defined()) {
+    if (!pattern.isTensor()) return false;
+    tensors->push_back(value.toTensor());
+    return true;
+  }
+  if (value.isTensor() || value.isNone()) return pattern.isNone();
+  if (value.isInt()) return pattern.isInt() && pattern.toInt() == value.toInt();
+  if (value.isBool()) return pattern.isBool() && pattern.toBool() == value.toBool();
+  if (value.isDouble()) return pattern.isDouble() && SameBits(pattern.toDouble(), value.toDouble());
+  if (value.isTuple() || value.isList()) {
+    if (value.isTuple() ? !pattern.isTuple() : !pattern.isList()) return false;
+    const auto elements = [](const c10::IValue& of) {
+      return of.isTuple() ? c10::ArrayRef<c10::IValue>(of.toTupleRef().elements().begin(), of.toTupleRef().elements().end()) : of.toListRef();
+    };
+    const c10::ArrayRef<c10::IValue> wanted = elements(pattern), given = elements(value);
+    if (wanted.size() != given.size()) return false;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!Compare(wanted[i], given[i], tensors)) return false;
+    }
+    return true;
+  }
+  if (value.isString()) return pattern.isString() && pattern.toStringRef() == value.toStringRef();
+  if (value.isDevice()) return pattern.isDevice() && pattern.toDevice() == value.toDevice();
+  if (value.isComplexDouble()) {
+    return pattern.isComplexDouble() && SameBits(pattern.toComplexDouble().real(), value.toComplexDouble().real()) &&
+           SameBits(pattern.toComplexDouble().imag(), value.toComplexDouble().imag());
+  }
+  return false;
+}
 
 // Switches of the process by which operators choose their kernels.
 struct Switch {
@@ -51,9 +102,11 @@ std::string TraitsText(std::uint8_t traits) {
 
 }  // namespace
 
-Call::Call(const c10::IValue& arguments) : arguments(FlattenValue(arguments, &tensors)) {}
+Call::Call(const c10::IValue& arguments) : arguments(FlattenValue(arguments, &tensors)), value(arguments) {}
 
-CallGuards::CallGuards(const Call& call, const torch::nn::Module& module, at::Device device) : device_(device), arguments_(call.arguments) {
+CallGuards::CallGuards(const Call& call, const torch::nn::Module& module, at::Device device)
+    : device_(device), arguments_(call.arguments) {
+  if (IsComparable(call.value)) pattern_ = MapTensors(call.value, [](const at::Tensor&) { return c10::IValue(at::Tensor()); });
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined() && tensor.has_storage()) attributes_.emplace(StorageOf(tensor), name);
   };
@@ -63,6 +116,7 @@ CallGuards::CallGuards(const Call& call, const torch::nn::Module& module, at::De
     const at::Tensor& tensor = call.tensors[i];
     inputs_.push_back({tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(), tensor.device(), tensor.requires_grad(),
                        TraitsOf(tensor), SharedWith(call, i)});
+    FindSharing(call, i, &inputs_.back());
   }
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     training_.push_back({absl::StrCat("submodule \"", item.key(), "\""), item.value(), item.value()->is_training()});
@@ -89,6 +143,54 @@ std::string CallGuards::SharedWith(const Call& call, std::size_t i) const {
   }
   if (const auto it = attributes_.find(StorageOf(tensor)); it != attributes_.end()) return absl::StrCat("memory shared with ", it->second);
   return "memory of its own";
+}
+
+void CallGuards::FindSharing(const Call& call, std::size_t i, Input* input) const {
+  const at::Tensor& tensor = call.tensors[i];
+  for (std::size_t j = 0; j < i && input->shared < 0; ++j) {
+    if (call.tensors[j].is_same(tensor)) {
+      input->same = input->shared = static_cast<int>(j);
+    } else if (tensor.has_storage() && StorageOf(call.tensors[j]) == StorageOf(tensor)) {
+      input->shared = static_cast<int>(j);
+    }
+  }
+  if (const auto it = attributes_.find(StorageOf(tensor)); it != attributes_.end()) input->attribute = it->first;
+}
+
+bool CallGuards::Input::Matches(const at::Tensor& tensor) const {
+  return tensor.scalar_type() == dtype && tensor.sizes() == at::IntArrayRef(sizes) && tensor.device() == device &&
+         tensor.requires_grad() == requires_grad && TraitsOf(tensor) == traits && (tensor.strides() == at::IntArrayRef(strides) || StridesMatch(tensor));
+}
+
+bool CallGuards::Holds(const c10::IValue& arguments, std::vector<at::Tensor>* tensors) const {
+  tensors->clear();
+  if (pattern_.isNone()) {
+    const Call call(arguments);
+    *tensors = call.tensors;
+    return Mismatch(call).empty();
+  }
+  tensors->reserve(inputs_.size());
+  if (!Compare(pattern_, arguments, tensors) || tensors->size() != inputs_.size()) return false;
+  c10::SmallVector<const void*, 16> memory;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const Input& guard = inputs_[i];
+    const at::Tensor& tensor = (*tensors)[i];
+    if (!guard.Matches(tensor)) return false;
+    const void* const mine = StorageOf(tensor);
+    int shared = -1;
+    for (std::size_t j = 0; j < i && shared < 0; ++j) {
+      if ((mine != nullptr && memory[j] == mine) || (*tensors)[j].is_same(tensor)) shared = static_cast<int>(j);
+    }
+    memory.push_back(mine);
+    if (shared != guard.shared || (shared >= 0 && (*tensors)[shared].is_same(tensor) != (guard.same >= 0))) return false;
+    // What it shares with earlier inputs says all of them.
+    if (shared < 0 && (attributes_.contains(mine) ? mine : nullptr) != guard.attribute) return false;
+  }
+  if (module_->is_training() != own_training_) return false;
+  for (const Mode& mode : training_) {
+    if (mode.module->is_training() != mode.training) return false;
+  }
+  return CurrentModes() == modes_;
 }
 
 CallGuards::Modes CallGuards::CurrentModes() const {

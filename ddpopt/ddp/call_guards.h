@@ -4,6 +4,8 @@
 // What a captured graph holds for: the kind of call that it was captured with.
 //
 //   const CallGuards guards(Call(arguments), *module, device);
+//   std::vector<at::Tensor> tensors;
+//   if (guards.Holds(later, &tensors)) return Run(tensors);
 //   if (std::string why = guards.Mismatch(Call(later)); !why.empty()) ...    // "input 0 was captured with shape [3, 4], and has shape ..."
 //
 // Guarded: everything in the arguments that is no tensor, by value; of each tensor its shape, strides (where they count: not of dimensions
@@ -32,6 +34,7 @@ struct Call {
   explicit Call(const c10::IValue& arguments);
   std::vector<at::Tensor> tensors;
   std::string arguments;  // see FlattenValue
+  c10::IValue value;      // as they came
 };
 
 class CallGuards {
@@ -39,6 +42,8 @@ class CallGuards {
   // Keeps a reference: `module` must outlive this.
   CallGuards(const Call& call, const torch::nn::Module& module, at::Device device);
 
+  // Whether the graph holds, found out without a word; true exactly where Mismatch is empty. Gives the tensors among the arguments, as Call does.
+  bool Holds(const c10::IValue& arguments, std::vector<at::Tensor>* tensors) const;
   // The first thing that is different now; empty if the graph holds.
   std::string Mismatch(const Call& call) const;
   // All that is guarded, a line each.
@@ -53,8 +58,12 @@ class CallGuards {
     bool requires_grad;
     std::uint8_t traits;  // leaf, inference tensor, conjugate, negative
     std::string shares;   // what it is or shares memory with
+    int same = -1;       // the earlier input that is the same tensor
+    int shared = -1;     // the first earlier input in the same memory, be it the same tensor or not
+    const void* attribute = nullptr;  // the storage of a parameter or buffer that it lies in
 
     bool StridesMatch(const at::Tensor& tensor) const;
+    bool Matches(const at::Tensor& tensor) const;
   };
   struct Mode {
     std::string name;
@@ -72,9 +81,12 @@ class CallGuards {
   std::string SharedWith(const Call& call, std::size_t i) const;
   Modes CurrentModes() const;
   std::string TextOf(const Modes& modes) const;
+  // Fills in what `shares` says in words.
+  void FindSharing(const Call& call, std::size_t i, Input* input) const;
 
   at::Device device_;
   std::string arguments_;
+  c10::IValue pattern_;  // the arguments with undefined tensors in the place of tensors; None if they can't be compared so
   absl::flat_hash_map<const void*, std::string> attributes_;  // storages of parameters and buffers
   std::vector<Input> inputs_;
   const torch::nn::Module* module_ = nullptr;

@@ -1,6 +1,7 @@
 #include "ddpopt/ddp/captured_forward.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -157,9 +158,18 @@ void CapturedForward::Retrace(Graph* graph, const c10::IValue& arguments, const 
   for (const auto& other : graphs_) other->doubtful = other.get() != graph;
 }
 
-CapturedForward::Graph* CapturedForward::GraphFor(const c10::IValue& arguments, const ValueForward& forward) {
+CapturedForward::Graph* CapturedForward::GraphFor(const c10::IValue& arguments, const ValueForward& forward,
+                                                  std::vector<at::Tensor>* tensors) {
   if (eager_) return nullptr;
+  // Most calls are of the last one's kind, train or eval included.
+  if (last_ != nullptr && last_ == graphs_.front().get() && last_->calls > 1 && !last_->doubtful &&
+      (options_.retrace_every == 0 || last_->calls_since_trace + 1 < options_.retrace_every) && last_->guards->Holds(arguments, tensors)) {
+    ++last_->calls;
+    ++last_->calls_since_trace;
+    return last_;
+  }
   const Call call(arguments);
+  *tensors = call.tensors;
   const bool training_changed = TrainingChanged();
   std::string why;
   std::size_t index = 0;
@@ -212,7 +222,8 @@ void CapturedForward::RememberEagerKind(CallGuards guards) {
 
 c10::IValue CapturedForward::Run(const c10::IValue& arguments, const ValueForward& forward) {
   cannot_capture_.clear();
-  Graph* graph = GraphFor(arguments, forward);
+  std::vector<at::Tensor> tensors;
+  Graph* graph = GraphFor(arguments, forward, &tensors);
   last_ = graph;
   if (graph == nullptr) {
     // Of the call as it comes: forward may change its arguments.
@@ -234,8 +245,8 @@ c10::IValue CapturedForward::Run(const c10::IValue& arguments, const ValueForwar
     if (!cannot_capture_.empty()) RememberEagerKind(*std::move(guards));
     return result;
   }
-  Call call(arguments);
-  return CallGraphModule(*graph->optimized.module, std::vector<c10::IValue>(call.tensors.begin(), call.tensors.end()));
+  return CallGraphModule(*graph->optimized.module,
+                         std::vector<c10::IValue>(std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end())));
 }
 
 std::string CapturedForward::Explain() const {

@@ -91,8 +91,8 @@ class CapturedForward {
   };
   absl::Status Compile(TracedModule traced, const Call& call, Graph* graph) const;
   absl::Status Capture(const c10::IValue& arguments, const Call& call, const ValueForward& forward, Graph* graph) const;
-  // Null: call forward.
-  Graph* GraphFor(const c10::IValue& arguments, const ValueForward& forward);
+  // Null: call forward. Else with the tensors among the arguments.
+  Graph* GraphFor(const c10::IValue& arguments, const ValueForward& forward, std::vector<at::Tensor>* tensors);
   // After forward has run such a call as it is.
   void RememberEagerKind(CallGuards guards);
   bool TrainingChanged();

@@ -26,6 +26,7 @@
 #include "ddpopt/ddp/backward_sync.h"
 #include "ddpopt/ddp/bucket_names.h"
 #include "ddpopt/ddp/bucket_plan.h"
+#include "ddpopt/ddp/bucket_targets.h"
 #include "ddpopt/ddp/captured_forward.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/ddp/gradient_checks.h"
@@ -194,8 +195,14 @@ absl::Status DdpCore::State::ChooseBuckets(const c10::IValue& arguments, const E
 }
 
 void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eager) {
+  CompileFn backend = options.backend ? options.backend : EagerBackend();
+  const auto targets = std::make_shared<BucketTargets>();
+  if (options.gradient_as_bucket_view) {
+    backend = GivingTargets(std::move(backend), targets);
+    targets->set_sync(sync);
+  }
   captured = std::make_unique<CapturedForward>(
-      module, CapturedForwardOptions{options.backend ? options.backend : EagerBackend(), bucket_options, options.retrace_every,
+      module, CapturedForwardOptions{std::move(backend), bucket_options, options.retrace_every,
                                      tensors->device(), absl::StrCat(who, ": "), group.rank() == 0});
   ReducerBuckets buckets;
   absl::Status local;

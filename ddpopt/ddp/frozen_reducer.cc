@@ -144,6 +144,8 @@ FrozenReducer::FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std
   for (std::size_t i = 0; i < grad_accumulators_.size(); ++i) {
     grad_accumulators_[i]->add_pre_hook(std::make_unique<LayoutCheck>(this, i));
   }
+  for (std::size_t i = 0; i < params_.size(); ++i) index_of_.emplace(params_[i].unsafeGetTensorImpl(), i);
+  target_given_.assign(params_.size(), false);
   register_comm_hook(std::make_unique<TimedHook>(this));
 }
 
@@ -191,6 +193,8 @@ void FrozenReducer::Synchronise() {
     std::fill(clock_->times.begin(), clock_->times.end(), Times());
   }
   not_finite_here_.clear();
+  target_given_.assign(params_.size(), false);
+  targets_given_ = 0;
   prepare_for_backward({});
   synchronising_ = true;
   if (!options_.MayLeaveOut()) return;
@@ -218,6 +222,19 @@ void FrozenReducer::OnGradient(std::size_t index, const at::Tensor& gradient) {
               "\" got no gradient in the first synchronised backward, but gets one now: the graph is not static, as ",
               options_.static_graph ? "static_graph" : "skip_all_reduce_unused_params", " says");
   arrival.accumulated = true;
+}
+
+at::Tensor FrozenReducer::TargetFor(const at::Tensor& parameter) {
+  if (!synchronising_ || !options_.gradient_as_bucket_view) return at::Tensor();
+  const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+  // What came in this backward already lies there, or will be added to.
+  if (found == index_of_.end() || target_given_[found->second] || arrivals_[found->second].in_backward > 0) return at::Tensor();
+  target_given_[found->second] = true;
+  ++targets_given_;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const VariableLocator& place = variable_locators_[found->second];
+  const at::Tensor& view = buckets_[place.bucket_index].bucket_views_in[place.intra_bucket_index];
+  return at::Tensor(view.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
 void FrozenReducer::EndOfGraph() {

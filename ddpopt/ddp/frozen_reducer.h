@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,11 @@ class FrozenReducer : public c10d::Reducer {
   void EnterBackward();
   // After that: expects gradients, and reduces each bucket when it is full. Gradients that came since EnterBackward count in EndOfGraph.
   void Synchronise();
+  // With gradient_as_bucket_view, between Synchronise and the bucket's reduction: where the gradient of the parameter, which has none yet, may be
+  // written, as a tensor made for the call. Undefined for others, and the second time in a backward.
+  at::Tensor TargetFor(const at::Tensor& parameter);
+  // How often the last synchronised backward was given one.
+  int64_t targets_given() const { return targets_given_; }
   // All gradients are computed. Where parameters may be left out, those that were count as ready now, and what is left is reduced.
   void EndOfGraph();
   // Whether every bucket was reduced and copied back since Synchronise.
@@ -133,6 +139,9 @@ class FrozenReducer : public c10d::Reducer {
   int64_t divisor_;
   int64_t num_forwards_ = 0;
   std::vector<Arrival> arrivals_;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> index_of_;
+  std::vector<bool> target_given_;  // in this backward
+  int64_t targets_given_ = 0;
   std::function<void()> on_unexpected_gradient_;
   bool in_backward_ = false;
   bool synchronising_ = false;
