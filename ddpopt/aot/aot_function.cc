@@ -157,6 +157,7 @@ struct AotBackward : torch::autograd::Node {
     TORCH_CHECK(!released,
                 "Trying to backward through a compiled piece a second time: what it saved has been freed. Specify retain_graph=true "
                 "at the first backward");
+    for (torch::autograd::SavedVariable& value : shared) value.unpack(getptr());
     std::vector<at::Tensor> args;
     std::size_t variable = 0, intermediate = 0;
     for (const Saved& saved : function->parts_.saved) {
@@ -173,12 +174,14 @@ struct AotBackward : torch::autograd::Node {
 
   void Free() {
     variables.clear();
+    shared.clear();
     intermediates.clear();
     released = true;
   }
 
   std::shared_ptr<const AotFunction> function;
   std::vector<torch::autograd::SavedVariable> variables;
+  std::vector<torch::autograd::SavedVariable> shared;  // values in whose memory intermediates lie: their versions tell of writes
   std::vector<at::Tensor> intermediates;
   bool released = false;
 };
@@ -209,7 +212,11 @@ AotFunction::AotFunction(JointGraph joint, PartitionedGraph parts, const AotOpti
 absl::StatusOr<std::shared_ptr<const AotFunction>> AotFunction::Compile(const fx::GraphModule& piece,
                                                                         const std::vector<IValue>& fake_inputs,
                                                                         const AotOptions& options) {
-  DDPOPT_ASSIGN_OR_RETURN(JointGraph joint, TraceJointGraph(piece, fake_inputs));
+  JointGraphOptions tracing;
+  if (!options.decompositions.empty()) {
+    DDPOPT_ASSIGN_OR_RETURN(tracing.decompositions, DecompositionSet::Of(options.decompositions));
+  }
+  DDPOPT_ASSIGN_OR_RETURN(JointGraph joint, TraceJointGraph(piece, fake_inputs, tracing));
   DDPOPT_ASSIGN_OR_RETURN(PartitionedGraph parts, Partition(joint, options.partition));
   return std::shared_ptr<const AotFunction>(new AotFunction(std::move(joint), std::move(parts), options));
 }
@@ -335,16 +342,18 @@ IValue AotFunction::Call(std::vector<IValue> args) const {
     node->set_next_edges(torch::autograd::collect_next_edges(leaves));
     for (const int v : joint_.tangents) torch::autograd::set_history(values[v], node);
     const std::size_t first_intermediate = joint_.num_values + joint_.updates.size();
+    const auto save = [&](int v) { return torch::autograd::SavedVariable(values[v], /*is_output=*/values[v].grad_fn() == node); };
     for (const Saved& saved : parts_.saved) {
       switch (saved.kind) {
         case Saved::Kind::kPrimal:
           node->variables.emplace_back(primals[saved.index], /*is_output=*/false);
           break;
         case Saved::Kind::kValue:
-          node->variables.emplace_back(values[saved.index], /*is_output=*/values[saved.index].grad_fn() == node);
+          node->variables.push_back(save(saved.index));
           break;
         case Saved::Kind::kIntermediate:
           node->intermediates.push_back(std::move(made[first_intermediate + saved.index]));
+          if (saved.shares_value >= 0) node->shared.push_back(save(saved.shares_value));
           break;
       }
     }

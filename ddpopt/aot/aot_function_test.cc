@@ -274,6 +274,42 @@ TEST(AotFunction, AParameterWrittenBetweenForwardAndBackwardIsAnError) {
   EXPECT_THAT(ErrorOf([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
 }
 
+TEST(AotFunction, AResultWrittenInWhichSavedValuesLieIsAnError) {
+  const Tensors inputs = {Leaf({4, 3})};
+  absl::StatusOr<Both> both = Compile([](Tensors& in) { return in[0].exp().t().reshape({3, 2, 2}); }, inputs);
+  ASSERT_THAT(both, IsOk());
+  for (const bool compiled : {false, true}) {
+    SCOPED_TRACE(compiled);
+    const at::Tensor leaf = Leaf({4, 3});
+    const auto call = [&] { return (compiled ? both->compiled->Call({leaf}) : CallGraphModule(*both->traced.module, {leaf})).toTensor(); };
+    const at::Tensor kept = call();
+    kept.sum().backward();
+    EXPECT_THAT(leaf.grad(), TensorEq(leaf.detach().exp()));
+    const at::Tensor written = call();
+    written.mul_(2);
+    EXPECT_THAT(ErrorOf([&] { written.sum().backward(); }), HasSubstr("modified by an inplace operation"));
+  }
+}
+
+TEST(AotFunction, OperatorsAreDecomposedWhereAsked) {
+  const Tensors inputs = {Leaf({4, 3})};
+  const auto gelu = [](Tensors& in) { return at::gelu(in[0]); };
+  absl::StatusOr<TracedModule> traced = TraceFunction([&](Tensors in) { return gelu(in); }, FakeTensorMode::Create(), inputs);
+  ASSERT_THAT(traced, IsOk());
+  AotOptions options;
+  options.decompositions = {"aten::gelu", "aten::gelu_backward"};
+  const auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, options);
+  ASSERT_THAT(compiled, IsOk());
+  EXPECT_THAT((*compiled)->parts().forward->graph().ToString(), ::testing::Not(HasSubstr("gelu")));
+  const at::Tensor want = Leaf({4, 3}), got = Leaf({4, 3});
+  at::gelu(want).sum().backward();
+  (*compiled)->Call({got}).toTensor().sum().backward();
+  EXPECT_TRUE(at::allclose(got.grad(), want.grad(), 1e-5, 1e-6));
+  options.decompositions = {"aten::no_such"};
+  EXPECT_THAT(AotFunction::Compile(*traced->module, traced->fake_inputs, options).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no_such")));
+}
+
 TEST(AotFunction, SecondDerivativesAreRefused) {
   const Tensors inputs = {Leaf({4, 3})};
   absl::StatusOr<Both> both = Compile([](Tensors& in) { return in[0].sin().sum(); }, inputs);

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ATen/FunctionalTensorWrapper.h"
-#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty_like.h"
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +19,7 @@
 #include "fx_graph/checkpoint_region.h"
 #include "fx_graph/passes/dead_code.h"
 #include "interpreter/interpreter.h"
+#include "interpreter/tracing.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/variable.h"
 
@@ -48,10 +48,6 @@ const c10::StorageImpl* MemoryOf(const at::Tensor& tensor) {
 at::Tensor Inside(const at::Tensor& wrapper) {
   functional::sync(wrapper);
   return functional::from_functional_tensor(wrapper);
-}
-
-at::Tensor WithoutHistory(const at::Tensor& fake) {
-  return at::Tensor(fake.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
 struct Primals {
@@ -211,15 +207,6 @@ class Tracer {
   }
 
  private:
-  class AutocastCacheOff {
-   public:
-    AutocastCacheOff() : before_(at::autocast::is_autocast_cache_enabled()) { at::autocast::set_autocast_cache_enabled(false); }
-    ~AutocastCacheOff() { at::autocast::set_autocast_cache_enabled(before_); }
-
-   private:
-    bool before_;
-  };
-
   absl::Status FindMode() {
     for (const IValue& input : inputs_) {
       if (!input.isTensor() || !input.toTensor().defined()) continue;

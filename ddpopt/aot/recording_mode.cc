@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "fake_tensor/fake_tensor_mode.h"
 #include "fx_graph/checkpoint_region.h"
+#include "interpreter/tracing.h"
 
 namespace ddpopt {
 namespace {
@@ -30,11 +31,6 @@ bool IsShapeQuestion(const IValue& value) {
 
 // Results that stand for their operand: without writes, nothing tells them apart.
 bool IsIdentity(absl::string_view name) { return name == "aten::detach" || name == "aten::alias" || name == "aten::lift_fresh"; }
-
-absl::string_view PacketName(const c10::OperatorHandle& op) {
-  const absl::string_view name = op.operator_name().name;
-  return name.substr(name.rfind(':') + 1);
-}
 
 }  // namespace
 

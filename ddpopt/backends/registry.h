@@ -8,17 +8,13 @@
 //
 // The ladder's rungs are, each one step of machinery above the one before:
 //
-//   off         nothing is captured: the module's own forward runs (ExecutionMode::kEager)
+//   off         the module's own forward runs (ExecutionMode::kEager); its graph tells where buckets end, no more
 //   eager       captured and cut into pieces, which an interpreter runs
 //   aot_eager   pieces whose forward and backward are compiled ahead of time
 //
 // A model that is wrong with aot_eager and right with eager meets a fault of the compiled pieces (tools:minimize shrinks it); wrong with
-// eager and right when off, one of capture. A program that asks BackendFromEnvironment takes its rung, or any registered backend, from
-// DDPOPT_BACKEND, which must then be the same for all ranks; nothing else here reads the variable:
-//
-//   DDPOPT_ASSIGN_OR_RETURN(const auto choice, BackendFromEnvironment());
-//   if (choice.has_value() && choice->capture) options.backend = choice->backend;
-//   if (choice.has_value() && !choice->capture) options.mode = ExecutionMode::kEager;
+// eager and right when off, one of capture. DistributedDataParallel takes its rung, or any registered backend, from DDPOPT_BACKEND if that is
+// set, in the place of DdpOptions::backend; a wrapper with mode kEager stays so.
 
 #include <functional>
 #include <string>

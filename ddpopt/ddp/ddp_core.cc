@@ -14,12 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
 #include "base/logging.h"
 #include "base/progress.h"
 #include "base/status.h"
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
+#include "ddpopt/backends/registry.h"
 #include "ddpopt/capture/tracer/values.h"
 #include "ddpopt/ddp/anchor_outputs.h"
 #include "ddpopt/ddp/auto_buckets.h"
@@ -84,7 +86,7 @@ struct DdpCore::State {
 
   const std::shared_ptr<torch::nn::Module> module;
   const ProcessGroup group;
-  const DdpOptions options;
+  DdpOptions options;  // as they are once Collect has run
   const std::string who;  // begins messages
 
   BucketOptions bucket_options;
@@ -101,6 +103,7 @@ struct DdpCore::State {
   std::atomic<std::thread::id> running_on{std::thread::id()};
 
   absl::Status Collect();
+  absl::Status TakeRung();
   absl::Status OpenLog();
   absl::Status ChooseBuckets(const c10::IValue& arguments, const EagerForward& eager);
   void SetUp(const c10::IValue& arguments, const EagerForward& eager);
@@ -118,11 +121,22 @@ struct DdpCore::State {
 absl::Status DdpCore::State::Collect() {
   if (module == nullptr) return absl::InvalidArgumentError("the module is null");
   DDPOPT_ASSIGN_OR_RETURN(bucket_options, CheckOptions(options));
+  DDPOPT_RETURN_IF_ERROR(TakeRung());
   DDPOPT_ASSIGN_OR_RETURN(tensors, ModuleTensors::Collect(module, group, bucket_options.ignored_parameters));
   DDPOPT_RETURN_IF_ERROR(CheckDeviceIds(options.device_ids, tensors->device()));
   sync = std::make_shared<BackwardSync>(who, tensors->device(), [this] { return AfterReduction(); });
   uneven_inputs = std::make_shared<UnevenInputs>(group, tensors.get(), sync, options.broadcast_buffers);
   return OpenLog();
+}
+
+// DDPOPT_BACKEND. It takes machinery away or puts other in its place; a module that is to run eagerly stays so.
+absl::Status DdpCore::State::TakeRung() {
+  DDPOPT_ASSIGN_OR_RETURN(absl::optional<BackendChoice> rung, BackendFromEnvironment());
+  if (!rung.has_value() || options.mode == ExecutionMode::kEager) return absl::OkStatus();
+  if (group.rank() == 0) LOG(INFO) << "DistributedDataParallel: " << kBackendVariable << " is \"" << rung->name << "\"";
+  if (!rung->capture) options.mode = ExecutionMode::kEager;
+  options.backend = std::move(rung->backend);
+  return absl::OkStatus();
 }
 
 absl::Status DdpCore::State::OpenLog() {

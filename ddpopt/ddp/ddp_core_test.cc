@@ -1,5 +1,6 @@
 // One rank: what needs no second process. Run by the distributed macro with a world of one.
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,6 +8,8 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_join.h"
+#include "ddpopt/backends/backend.h"
+#include "ddpopt/backends/registry.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/ddp/frozen_reducer.h"
 #include "ddpopt/distributed/process_group.h"
@@ -370,6 +373,61 @@ struct TwoWeightsImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return at::mm(at::relu(at::mm(x, a)), b); }
   at::Tensor a, b;
 };
+
+// DDPOPT_BACKEND for as long as it lives.
+class Rung {
+ public:
+  explicit Rung(const char* name) { setenv(kBackendVariable, name, /*overwrite=*/1); }
+  ~Rung() { unsetenv(kBackendVariable); }
+};
+
+TEST(Ladder, TheEnvironmentChoosesTheBackend) {
+  static int compiled = 0;
+  ASSERT_TRUE(RegisterBackend("counting",
+                              [] {
+                                return [](std::shared_ptr<const fx::GraphModule> piece, const std::vector<c10::IValue>& inputs,
+                                          const CompileContext& context) {
+                                  ++compiled;
+                                  return EagerBackend()(std::move(piece), inputs, context);
+                                };
+                              })
+                  .ok());
+  const Rung rung("counting");
+  Net net;
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_GT(compiled, 0);
+  EXPECT_FALSE(ddp->core().runs_eagerly());
+  compiled = 0;
+  DdpOptions eager;
+  eager.mode = ExecutionMode::kEager;
+  auto stays = Wrap(Net(), eager);
+  stays->forward(Batch()).sum().backward();
+  EXPECT_EQ(compiled, 0);
+  EXPECT_TRUE(stays->core().runs_eagerly());
+}
+
+TEST(Ladder, OffRunsTheModulesOwnForwardWhateverTheBackend) {
+  const Rung rung("off");
+  DdpOptions options;
+  options.backend = [](std::shared_ptr<const fx::GraphModule>, const std::vector<c10::IValue>&,
+                       const CompileContext&) -> absl::StatusOr<std::shared_ptr<const CompiledPiece>> {
+    return absl::InternalError("not to be called");
+  };
+  Net net;
+  auto ddp = Wrap(net, options);
+  ddp->forward(Batch()).sum().backward();
+  EXPECT_TRUE(ddp->core().runs_eagerly());
+  EXPECT_TRUE(net->first->weight.grad().defined());
+}
+
+TEST(Ladder, AnUnknownRungIsAnErrorThatNamesTheKnownOnes) {
+  const Rung rung("inductor");
+  const auto ddp = DistributedDataParallel<Net>::Create(Net(), Group());
+  ASSERT_EQ(ddp.status().code(), absl::StatusCode::kNotFound) << ddp.status();
+  EXPECT_THAT(std::string(ddp.status().message()),
+              AllOf(HasSubstr("DDPOPT_BACKEND"), HasSubstr("inductor"), HasSubstr("aot_eager"), HasSubstr("off")));
+}
 
 TEST(Buckets, AreCutAtTheCap) {
   constexpr int64_t kWeightBytes = 64;
