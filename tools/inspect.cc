@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "ddpopt/capture/pt2/exported_program.h"
 #include "fx_graph/constants.h"
+#include "fx_graph/passes/flops.h"
 #include "fx_graph/text/dot.h"
 #include "fx_graph/text/print.h"
 #include "nlohmann/json.hpp"
@@ -154,49 +155,6 @@ void ForEachTensor(const IValue& value, Fn&& fn) {
   }
 }
 
-// Of an operator below autograd: two a multiplication and addition of products, convolutions, attention and LSTMs; other arithmetic isn't
-// counted.
-double Flops(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
-  const std::string& name = op.schema().name();
-  if (results.empty()) return 0;
-  at::Tensor out;
-  ForEachTensor(results[0], [&](const at::Tensor& result) { out = out.defined() ? out : result; });
-  if (!out.defined()) return 0;
-  const auto tensor = [&](std::size_t index) {
-    return index < arguments.size() && arguments[index].isTensor() ? arguments[index].toTensor() : at::Tensor();
-  };
-  const auto results_of = static_cast<double>(out.numel());
-  // `index`: the factor whose last dimension is summed over.
-  const auto product = [&](std::size_t index) -> double {
-    const at::Tensor factor = tensor(index);
-    return factor.defined() && factor.dim() > 0 ? 2 * results_of * static_cast<double>(factor.size(-1)) : 0;
-  };
-  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::mv" || name == "aten::dot" || name == "aten::vdot" ||
-      name == "aten::linear")
-    return product(0);
-  if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addmv") return product(1);
-  if (name == "aten::addbmm") return tensor(1).defined() ? product(1) * static_cast<double>(tensor(1).size(0)) : 0;
-  if (name == "aten::convolution" || name == "aten::_convolution") {
-    const at::Tensor input = tensor(0), weight = tensor(1);
-    if (!input.defined() || !weight.defined() || weight.dim() < 3 || weight.size(0) == 0) return 0;
-    const bool transposed = arguments.size() > 6 && arguments[6].isBool() && arguments[6].toBool();
-    return 2 * (transposed ? static_cast<double>(input.numel()) : results_of) * static_cast<double>(weight.numel()) /
-           static_cast<double>(weight.size(0));
-  }
-  if (absl::StrContains(name, "scaled_dot_product") && !absl::StrContains(name, "backward")) {
-    const at::Tensor query = tensor(0), key = tensor(1);
-    if (!query.defined() || !key.defined() || query.dim() < 2 || key.dim() < 2) return 0;
-    // Scores, and their product with the values.
-    return 2 * (static_cast<double>(query.numel()) + results_of) * static_cast<double>(key.size(-2));
-  }
-  if (name == "aten::mkldnn_rnn_layer") {  // one direction of one layer
-    const at::Tensor input = tensor(0), input_weight = tensor(1), hidden_weight = tensor(2);
-    if (!input.defined() || input.dim() != 3 || !input_weight.defined() || !hidden_weight.defined()) return 0;
-    return 2 * static_cast<double>(input.size(0) * input.size(1)) * static_cast<double>(input_weight.numel() + hidden_weight.numel());
-  }
-  return 0;
-}
-
 // What the nodes of a run on fakes read, write and compute.
 struct Cost {
   std::string node, target, form;
@@ -207,7 +165,7 @@ struct Cost {
 class Costs {
  public:
   void AddOperator(const c10::OperatorHandle& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
-    flops_ += Flops(op, arguments, results);
+    flops_ += fx::Flops(op, arguments, results);
   }
   void Add(const fx::Node& node, const IValue& value) {
     values_[&node] = value;

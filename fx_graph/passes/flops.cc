@@ -34,7 +34,11 @@ double Numel(const at::Tensor& tensor) { return tensor.defined() ? static_cast<d
 class Operands {
  public:
   Operands(absl::string_view name, c10::ArrayRef<IValue> arguments, c10::ArrayRef<IValue> results)
-      : name_(name), arguments_(arguments), out_(results.empty() ? at::Tensor() : FirstTensor(results[0])) {}
+      : name_(name), arguments_(arguments) {
+    for (const IValue& result : results) {  // a gradient that isn't wanted is none
+      if (!out_.defined()) out_ = FirstTensor(result);
+    }
+  }
 
   double Count() const {
     if (!out_.defined()) return 0;
@@ -147,6 +151,7 @@ IValue ValueOf(const Argument& argument) {
 double Flops(const c10::OperatorHandle& op, c10::ArrayRef<IValue> arguments, c10::ArrayRef<IValue> results) {
   absl::string_view name = op.operator_name().name;
   if (!absl::ConsumePrefix(&name, "aten::")) return 0;
+  if (absl::EndsWith(name, "_") && !absl::EndsWith(name, "__")) name.remove_suffix(1);  // in place, it computes the same
   return Operands(name, arguments, results).Count();
 }
 

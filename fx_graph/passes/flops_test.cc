@@ -25,6 +25,7 @@ TEST(Flops, Products) {
   EXPECT_EQ(Count("aten::bmm", "", {Shape({7, 2, 3}), Shape({7, 3, 5})}, {Shape({7, 2, 5})}), 7 * 2 * 2 * 3 * 5);
   EXPECT_EQ(Count("aten::addbmm", "", {Shape({2, 5}), Shape({7, 2, 3}), Shape({7, 3, 5})}, {Shape({2, 5})}), 7 * 2 * 2 * 3 * 5);
   EXPECT_EQ(Count("aten::mm", "", {}, {}), 0);
+  EXPECT_EQ(Count("aten::addmm_", "", {Shape({2, 5}), Shape({2, 3}), Shape({3, 5})}, {Shape({2, 5})}), 2 * 2 * 3 * 5);
 }
 
 TEST(Flops, Convolutions) {
@@ -36,7 +37,7 @@ TEST(Flops, Convolutions) {
   for (const bool input : {false, true}) {
     for (const bool weight : {false, true}) {
       EXPECT_EQ(Count("aten::convolution_backward", "",
-                      {y, x, w, IValue(), one, none, one, false, none, 2, c10::List<bool>({input, weight, true})}, {Shape({2, 4, 8, 8}), w, w}),
+                      {y, x, w, IValue(), one, none, one, false, none, 2, c10::List<bool>({input, weight, true})}, {input ? Shape({2, 4, 8, 8}) : at::Tensor(), weight ? w : at::Tensor(), Shape({6})}),
                 forward * (input + weight));
     }
   }
