@@ -328,10 +328,14 @@ TEST(Launch, RanksOfSeveralNodes) {
   options.node_rank = 1;
   options.master_addr = "10.1.2.3";
   options.master_port = 29555;
+  // Rank 3 fails only when rank 2 has said what it has to say, since its failure ends rank 2.
+  const std::string said = absl::StrCat(::testing::TempDir(), "/several_nodes.", getpid());
   const Outcome outcome = LaunchScript(2,
-                                       "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR "
-                                       "$MASTER_PORT; test $RANK = 2 || exit 4",
+                                       absl::StrCat("echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE "
+                                                    "$MASTER_ADDR $MASTER_PORT; if test $RANK = 2; then : > ",
+                                                    said, "; else until test -e ", said, "; do sleep 0.02; done; exit 4; fi"),
                                        options);
+  std::remove(said.c_str());
   DDPOPT_ASSERT_OK(outcome.result);
   EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 2] 2 0 6 2 1 3 10.1.2.3 29555", "[rank 3] 3 1 6 2 1 3 10.1.2.3 29555"));
   EXPECT_EQ(outcome.result->failed_rank, 3);
