@@ -70,7 +70,8 @@ constexpr char kHelp[] =
   orders               of pairs of caps whose steps differ by more than their spreads: how many are in the predicted order
 
 Each rank has a network namespace of its own; they are joined by veth, slowed by tc's tbf. That needs root: without, it is refused, with the reason. Ranks,
-namespaces and files are removed at the end, also after Ctrl-C. Exit status: 0 success, 1 a failure or a refusal, 2 bad flags.
+namespaces and files are removed at the end, also after Ctrl-C. Exit status: 0 success, 1 a failure or a refusal (what was measured before is told), 2 bad
+flags.
 )";
 
 volatile sig_atomic_t g_signal = 0;
@@ -251,8 +252,10 @@ ordered_json Order(const std::string& model, double mbit, const ordered_json& ca
   return order;
 }
 
-absl::StatusOr<ordered_json> Measure(const Options& options, const std::string& folder) {
-  ordered_json all = {{"results", ordered_json::array()}, {"caps", ordered_json::array()}, {"orders", ordered_json::array()}};
+// Adds to `result` what is measured, as long as that goes well.
+absl::Status Measure(const Options& options, const std::string& folder, ordered_json* result) {
+  ordered_json& all = *result;
+  for (const char* list : {"results", "caps", "orders"}) all[list] = ordered_json::array();
   for (std::size_t i = 0; i < options.links.size(); ++i) {
     const double mbit = options.links[i];
     DDPOPT_ASSIGN_OR_RETURN(const std::unique_ptr<SlowLink> link, SlowLink::Create(mbit));
@@ -273,7 +276,7 @@ absl::StatusOr<ordered_json> Measure(const Options& options, const std::string& 
       if (!figures["caps"].empty()) all["orders"].push_back(Order(model, mbit, figures["caps"]));
     }
   }
-  return all;
+  return absl::OkStatus();
 }
 
 void Print(const ordered_json& all) {
@@ -338,19 +341,17 @@ int Main(int argc, char** argv) {
     std::cerr << "overlap: can't make a folder in " << fs::temp_directory_path() << "\n";
     return 1;
   }
-  const absl::StatusOr<ordered_json> all = Measure(*options, folder);
+  ordered_json all;
+  const absl::Status status = Measure(*options, folder, &all);
   std::error_code ignored;
   fs::remove_all(folder, ignored);
-  if (!all.ok()) {
-    std::cerr << "overlap: " << all.status().message() << "\n";
-    return 1;
-  }
   if (options->json) {
-    std::cout << all->dump() << "\n";
-  } else {
-    Print(*all);
+    std::cout << all.dump() << "\n";
+  } else if (!all["results"].empty() || !all["caps"].empty()) {
+    Print(all);
   }
-  return 0;
+  if (!status.ok()) std::cerr << "overlap: " << status.message() << "\n";
+  return status.ok() ? 0 : 1;
 }
 
 }  // namespace
