@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/dispatch_keys.h"
+#include "base/for_each_tensor.h"
 #include "c10/core/DefaultDtype.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/TensorOptions.h"
@@ -47,14 +48,6 @@ IValue MapTensors(const IValue& value, Fn&& fn) {
   }
   // Others' lists are theirs to change.
   return value.isList() ? value.deepcopy() : value;
-}
-
-template <typename Fn>
-void ForEachTensor(const IValue& value, Fn&& fn) {
-  MapTensors(value, [&](const Tensor& tensor) {
-    fn(tensor);
-    return tensor;
-  });
 }
 
 // The fake as it is now, whatever becomes of it; of a real tensor, its data.

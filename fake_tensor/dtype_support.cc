@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/for_each_tensor.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/functional_form.h"
 
@@ -89,7 +90,7 @@ self; bool; abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d re
 self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1
 self; complex; special_i1e unique_consecutive unique_dim unique_dim_consecutive
-self; complex bool; _slow_conv2d_forward kthvalue max_pool2d_with_indices max_pool3d_with_indices median.dim nanmedian.dim round
+self; complex bool; _slow_conv2d_forward max_pool2d_with_indices max_pool3d_with_indices median.dim nanmedian.dim round
 self; complex bool; slow_conv3d_forward threshold
 self; complex i8 i16 i32 i64 bool; _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_bicubic2d
 self; complex i8 i16 i32 i64 bool; upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_nearest3d
@@ -236,18 +237,12 @@ const Table& TheTable() {
   return table;
 }
 
-// Calls fn with each defined tensor of an argument, until it returns false; position ≥ 0: of a list, only that one.
+// position ≥ 0: of a list, only that one.
 template <typename Fn>
-void ForEachTensor(const IValue& value, int position, Fn&& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    int i = 0;
-    for (const IValue& element : value.toListRef()) {
-      if ((position < 0 || i == position) && element.isTensor() && element.toTensor().defined()) fn(element.toTensor());
-      ++i;
-    }
-  }
+void ForEachTensorAt(const IValue& value, int position, const Fn& fn) {
+  if (position < 0 || !value.isList()) return ForEachTensor(value, fn);
+  const c10::ArrayRef<IValue> list = value.toListRef();
+  if (static_cast<std::size_t>(position) < list.size()) ForEachTensor(list[position], fn);
 }
 
 void Add(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, bool numbers, int position, std::vector<ScalarType>* dtypes) {
@@ -256,7 +251,7 @@ void Add(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments, boo
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (IsOut(argument)) continue;
-    ForEachTensor(arguments[i], position, [&](const at::Tensor& tensor) {
+    ForEachTensorAt(arguments[i], position, [&](const at::Tensor& tensor) {
       state = at::native::update_result_type_state(tensor, state);
       any = true;
     });
@@ -299,7 +294,7 @@ std::string DtypeSelector::ToString() const {
 std::vector<ScalarType> DtypeSelector::Select(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> arguments) const {
   std::vector<ScalarType> dtypes;
   const auto first_of = [&](const IValue& value) {
-    ForEachTensor(value, -1, [&](const at::Tensor& tensor) {
+    ForEachTensor(value, [&](const at::Tensor& tensor) {
       if (dtypes.empty()) dtypes.push_back(tensor.scalar_type());
     });
   };
@@ -345,7 +340,7 @@ bool IsTakenAnyway(const c10::FunctionSchema& schema, c10::ArrayRef<IValue> argu
       continue;
     }
     if (IsOut(schema.arguments()[i])) continue;
-    ForEachTensor(arguments[i], -1, [&](const at::Tensor& tensor) {
+    ForEachTensor(arguments[i], [&](const at::Tensor& tensor) {
       if (first || unless == Unless::kAnyEmpty) empty |= tensor.numel() == 0;
       if (first && unless == Unless::kFirstEmptyOrScalar) empty |= tensor.dim() == 0;
       first = false;

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/dispatch_keys.h"
+#include "base/for_each_tensor.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
@@ -49,17 +50,6 @@ namespace {
 std::atomic<int64_t> modes_made{0};
 
 // The tensor by itself or in a list.
-template <typename Fn>
-void ForEachTensor(const IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    fn(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const IValue& element : value.toListRef()) {
-      if (element.isTensor()) fn(element.toTensor());
-    }
-  }
-}
-
 // Kernels call operators on meta tensors; nobody else is to see those.
 class KernelsOnly {
  public:
@@ -331,7 +321,7 @@ class FakeTensorMode::Call {
     std::string text;
     for (std::size_t i = 0; i < num_args_; ++i) {
       ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
-        if (tensor.defined()) absl::StrAppend(&text, text.empty() ? "; operands: " : ", ", ArgName(op_, i), " (", Describe(tensor), ")");
+        absl::StrAppend(&text, text.empty() ? "; operands: " : ", ", ArgName(op_, i), " (", Describe(tensor), ")");
       });
     }
     return text;
@@ -343,7 +333,7 @@ class FakeTensorMode::Call {
       const IValue& value = (*stack_)[first_ + i];
       if (!value.isOptionalTensorList() && !value.isTensorList()) continue;
       ForEachTensor(value, [&](const at::Tensor& index) {
-        masks |= index.defined() && (index.scalar_type() == at::kBool || index.scalar_type() == at::kByte);
+        masks |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
       });
     }
     return masks;
@@ -414,7 +404,7 @@ class FakeTensorMode::Call {
     if (fakes.size() != reals.size()) return;
     for (std::size_t i = 0; i < fakes.size(); ++i) {
       FakeTensorImpl* fake = FakeTensorImpl::Of(fakes[i]);
-      if (fake == nullptr || IsKnown(*fake) || !reals[i].defined()) continue;
+      if (fake == nullptr || IsKnown(*fake)) continue;
       const at::Tensor& real = reals[i];
       if (real.sizes() == fake->sizes() && real.strides() == fake->strides() && real.storage_offset() == fake->storage_offset() &&
           real.dtype() == fake->dtype() && real.storage().nbytes() == fake->fake_storage_impl()->nbytes()) {
@@ -531,7 +521,7 @@ namespace {
 FakeTensorMode* FindMode(const IValue& value, bool* marked) {
   FakeTensorMode* mode = nullptr;
   ForEachTensor(value, [&](const at::Tensor& tensor) {
-    if (mode != nullptr || !tensor.defined()) return;
+    if (mode != nullptr) return;
     if (const FakeTensorImpl* impl = FakeTensorImpl::Of(tensor)) {
       mode = impl->mode().get();
     } else if (tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey)) {

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/MemoryOverlap.h"
 #include "ATen/core/Generator.h"
 #include "ATen/core/List.h"
 #include "ATen/native/TypeProperties.h"
 #include "ATen/ops/empty_like.h"
 #include "absl/strings/str_cat.h"
+#include "base/generator_guard.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/dtype_support.h"
@@ -26,19 +26,6 @@ using c10::IValue;
 
 // Storages larger than this are not made real for a fallback.
 constexpr std::size_t kMaxZeroBytes = std::size_t{1} << 28;
-
-// Puts the default generator back as it was.
-class KeepGenerator {
- public:
-  KeepGenerator() : generator_(at::detail::getDefaultCPUGenerator()), state_(generator_.get_state()) {}
-  ~KeepGenerator() { generator_.set_state(state_); }
-  KeepGenerator(const KeepGenerator&) = delete;
-  KeepGenerator& operator=(const KeepGenerator&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
 
 // Meta kernels of views don't look at the storage's size; real ones do.
 void CheckInBounds(const at::Tensor& view) {
@@ -232,7 +219,7 @@ void MetaCall::RunOnZeros(torch::jit::Stack* stack) {
   Convert(stack->data() + (stack->size() - num_args), num_args, /*zeros=*/true);
   if (!devices_.Result().is_cpu()) ThrowNoRule(op_, absl::StrCat("the fallback runs on the CPU, not on ", devices_.Result().str()));
   {
-    std::optional<KeepGenerator> keep;
+    std::optional<GeneratorGuard> keep;
     if (info_.random) keep.emplace();
     op_.callBoxed(stack);
   }

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/for_each_tensor.h"
 #include "base/status.h"
 #include "ddpopt/capture/pt2/exported_program.h"
 #include "fx_graph/constants.h"
@@ -143,16 +144,6 @@ void PrintOperators(const fx::GraphModule& module) {
   std::sort(sorted.begin(), sorted.end());
   std::printf("%zu nodes, %zu operators\n", nodes, counts.size());
   for (const auto& [count, name] : sorted) std::printf("  %6d  %s\n", -count, name.c_str());
-}
-
-template <typename Fn>
-void ForEachTensor(const IValue& value, Fn&& fn) {
-  if (value.isTensor() && value.toTensor().defined()) fn(value.toTensor());
-  if (value.isTuple()) {
-    for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
-  }
 }
 
 // What the nodes of a run on fakes read, write and compute.

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/for_each_tensor.h"
 #include "fx_graph/checkpoint_region.h"
 #include "fx_graph/passes/effects.h"
 #include "fx_graph/passes/flops.h"
@@ -17,18 +18,7 @@ using c10::IValue;
 using Kind = JointValue::Kind;
 
 template <typename Fn>
-void ForEachTensor(const IValue& value, const Fn& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTuple()) {
-    for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
-  }
-}
-
-template <typename Fn>
-void ForEachTensor(const fx::Node* node, const Fn& fn) {
+void ForEachTensorOf(const fx::Node* node, const Fn& fn) {
   if (node->has_meta()) ForEachTensor(node->meta().val, fn);
 }
 
@@ -45,7 +35,7 @@ bool IsGetItem(const fx::Node* node) {
 const fx::Node* OperandViewed(const fx::Node* node) {
   const c10::StorageImpl* memory = nullptr;
   bool one = true;
-  ForEachTensor(node, [&](const at::Tensor& tensor) {
+  ForEachTensorOf(node, [&](const at::Tensor& tensor) {
     const c10::StorageImpl* own = MemoryOf(tensor);
     one &= own != nullptr && (memory == nullptr || memory == own);
     memory = own;
@@ -53,7 +43,7 @@ const fx::Node* OperandViewed(const fx::Node* node) {
   if (!one || memory == nullptr) return nullptr;
   for (const fx::Node* input : node->all_input_nodes()) {
     bool same = false;
-    ForEachTensor(input, [&](const at::Tensor& tensor) { same |= MemoryOf(tensor) == memory; });
+    ForEachTensorOf(input, [&](const at::Tensor& tensor) { same |= MemoryOf(tensor) == memory; });
     if (same) return input;
   }
   return nullptr;
@@ -132,7 +122,7 @@ void JointValues::Classify() {
   }
   absl::flat_hash_set<const c10::StorageImpl*> kept;
   const auto keep = [&](const fx::Node* node) {
-    ForEachTensor(node, [&](const at::Tensor& tensor) { kept.insert(MemoryOf(tensor)); });
+    ForEachTensorOf(node, [&](const at::Tensor& tensor) { kept.insert(MemoryOf(tensor)); });
   };
   for (const fx::Node* node : forward_) {
     if (values_.at(node).kind == Kind::kPrimal) keep(node);
@@ -177,7 +167,7 @@ void JointValues::FindRecomputable() {
   absl::flat_hash_map<const c10::StorageImpl*, const fx::Node*> written;
   for (const fx::Node* node : forward_) {
     effects.ForEachWritten(*node, [&](const fx::Node* input) {
-      ForEachTensor(input, [&](const at::Tensor& tensor) { written[MemoryOf(tensor)] = node; });
+      ForEachTensorOf(input, [&](const at::Tensor& tensor) { written[MemoryOf(tensor)] = node; });
     });
   }
   absl::flat_hash_set<const c10::StorageImpl*> updated;
@@ -185,7 +175,7 @@ void JointValues::FindRecomputable() {
     const JointValue& value = values_.at(node);
     if (value.kind != Kind::kPrimal) break;
     if (std::find(joint_.updates.begin(), joint_.updates.end(), value.index) == joint_.updates.end()) continue;
-    ForEachTensor(node, [&](const at::Tensor& tensor) { updated.insert(MemoryOf(tensor)); });
+    ForEachTensorOf(node, [&](const at::Tensor& tensor) { updated.insert(MemoryOf(tensor)); });
   }
   for (const fx::Node* node : forward_) {
     JointValue& value = values_[node];
@@ -200,8 +190,8 @@ void JointValues::FindRecomputable() {
       const auto found = written.find(MemoryOf(tensor));
       lost |= updated.contains(MemoryOf(tensor)) || (found != written.end() && node->IsBefore(found->second));
     };
-    for (const fx::Node* input : node->all_input_nodes()) ForEachTensor(input, look);
-    ForEachTensor(node, look);
+    for (const fx::Node* input : node->all_input_nodes()) ForEachTensorOf(input, look);
+    ForEachTensorOf(node, look);
     value.can_recompute = !lost;
   }
 }
@@ -212,8 +202,8 @@ void JointValues::Estimate() {
     JointValue& value = values_[node];
     if (value.kind == Kind::kPrimal || value.kind == Kind::kView || IsGetItem(node)) continue;
     const auto add = [&](const at::Tensor& tensor) { value.bytes_moved += static_cast<int64_t>(tensor.numel() * tensor.element_size()); };
-    for (const fx::Node* input : node->all_input_nodes()) ForEachTensor(input, add);
-    ForEachTensor(node, add);
+    for (const fx::Node* input : node->all_input_nodes()) ForEachTensorOf(input, add);
+    ForEachTensorOf(node, add);
     value.flops = fx::Flops(*node);
     value.seconds = std::max(value.flops / kFlopsPerSecond, static_cast<double>(value.bytes_moved) / kBytesPerSecond);
   }

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "base/for_each_tensor.h"
 #include "fx_graph/graph.h"
 
 namespace ddpopt {
@@ -14,22 +15,13 @@ using c10::IValue;
 using Memory = const c10::StorageImpl*;
 
 template <typename Fn>
-void ForEachMemory(const IValue& value, const Fn& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined() && value.toTensor().has_storage()) {
-      const c10::Storage& storage = value.toTensor().storage();
-      fn(storage.unsafeGetStorageImpl(), static_cast<int64_t>(storage.nbytes()));
-    }
-  } else if (value.isTuple()) {
-    for (const IValue& element : value.toTupleRef().elements()) ForEachMemory(element, fn);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) ForEachMemory(element, fn);
-  }
-}
-
-template <typename Fn>
 void ForEachMemory(const fx::Node* node, const Fn& fn) {
-  if (node->has_meta()) ForEachMemory(node->meta().val, fn);
+  if (!node->has_meta()) return;
+  ForEachTensor(node->meta().val, [&](const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return;
+    const c10::Storage& storage = tensor.storage();
+    fn(storage.unsafeGetStorageImpl(), static_cast<int64_t>(storage.nbytes()));
+  });
 }
 
 // The largest sum of what lives at a time. What `held` holds lives all the time, and isn't counted; of other placeholders' memory, what is

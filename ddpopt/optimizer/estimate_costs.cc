@@ -5,6 +5,7 @@
 
 #include "ATen/SequenceNumber.h"
 #include "absl/container/flat_hash_set.h"
+#include "base/for_each_tensor.h"
 #include "base/status.h"
 #include "c10/core/Storage.h"
 #include "ddpopt/optimizer/fake_run.h"
@@ -17,17 +18,6 @@ namespace {
 
 using c10::IValue;
 using fx::Node;
-
-template <typename Fn>
-void ForEachTensor(const IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTuple()) {
-    for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
-  }
-}
 
 // How many bytes of the storages that operators made are alive over time, a moment being a node of the graph or of autograd.
 class LiveBytes {

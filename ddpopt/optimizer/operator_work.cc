@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/for_each_tensor.h"
 #include "fx_graph/constants.h"
 #include "fx_graph/passes/flops.h"
 
@@ -16,17 +17,6 @@ namespace ddpopt {
 namespace {
 
 using c10::IValue;
-
-template <typename Fn>
-void ForEachTensor(const IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTuple()) {
-    for (const IValue& element : value.toTupleRef().elements()) ForEachTensor(element, fn);
-  } else if (value.isList()) {
-    for (const IValue& element : value.toListRef()) ForEachTensor(element, fn);
-  }
-}
 
 double Elements(const at::Tensor& tensor) { return static_cast<double>(tensor.numel()); }
 

@@ -10,12 +10,12 @@
 #include "ATen/ops/empty_strided.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/generator_guard.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/DimVector.h"
 #include "ddpopt/optimizer/fake_interpreter.h"
-#include "ddpopt/optimizer/generator_guard.h"
 #include "ddpopt/optimizer/piece_contract.h"
 #include "interpreter/mode_stack.h"
 

@@ -1,22 +1,16 @@
 // Reading and writing by index. A mask selects as many elements as its data says; what can be told without data is checked.
 
 #include <optional>
-#include <tuple>
 
 #include "ATen/ExpandUtils.h"
 #include "ATen/MemoryOverlap.h"
-#include "ATen/TensorIndexing.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/native/IndexingUtils.h"
 #include "ATen/ops/index.h"
 #include "ATen/ops/masked_fill.h"
+#include "base/masked_fill_index.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/version.h"
-
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR <= 11
-#include "ATen/native/TensorAdvancedIndexingUtils.h"
-#endif
 
 namespace ddpopt::kernels {
 namespace {
@@ -53,15 +47,6 @@ void CheckAnyIndex(const char* name, const IndexList& indices, bool counts_scala
   TORCH_CHECK(any, name, ": no index is given");
 }
 
-// Whether one mask alone selects what is filled.
-std::tuple<bool, Tensor> CanFillMasked(const Tensor& self, const IndexList& indices) {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11
-  return at::indexing::impl::canDispatchToMaskedFill(self, indices);
-#else
-  return at::native::canDispatchToMaskedFill(self, indices, at::empty({}, at::kCPU));
-#endif
-}
-
 Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, bool accumulate, bool /*unsafe*/) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(), "index_put_: ", indices.size(), " indices for ", self.dim(),
                     " dimensions");
@@ -69,7 +54,7 @@ Tensor& IndexPut(Tensor& self, const IndexList& indices, const Tensor& values, b
   const bool may_fill = !accumulate && values.numel() == 1;
   if (may_fill || self.numel() > 0) CheckAnyIndex("index_put_", indices);
   if (may_fill) {
-    const auto [is_fill, mask] = CanFillMasked(self, indices);
+    const auto [is_fill, mask] = CanDispatchToMaskedFill(self, indices);
     if (is_fill) return self.masked_fill_(mask, Empty({}, self.options()));
   }
   at::assert_no_overlap(self, values);

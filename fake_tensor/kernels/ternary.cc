@@ -14,12 +14,12 @@
 #include "ATen/ops/clamp_meta_dispatch.h"
 #include "ATen/ops/clamp_min_meta_dispatch.h"
 #include "ATen/ops/lerp_meta_dispatch.h"
+#include "base/libtorch_version.h"
 #include "c10/core/Scalar.h"
 #include "c10/core/ScalarType.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
-#include "torch/version.h"
 
 namespace ddpopt::kernels {
 namespace {
@@ -92,9 +92,8 @@ Tensor& LerpOut(const Tensor& self, const Tensor& end, const Scalar& weight, Ten
 
 // A limit beyond the far end of an integer dtype's range leaves no number. Floating-point limits make a floating-point result.
 // LibTorch 2.11 takes any.
-constexpr bool kLimitsAreChecked = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 11;
 void CheckLimits(const Tensor& self, const std::optional<Scalar>& min, const std::optional<Scalar>& max) {
-  if (!kLimitsAreChecked) return;
+  if constexpr (!kLibTorchAfter211) return;
   int64_t lowest, highest;
   switch (self.scalar_type()) {
     case at::kByte:

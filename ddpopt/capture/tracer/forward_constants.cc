@@ -7,6 +7,7 @@
 #include "ATen/ops/clone.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "base/for_each_tensor.h"
 #include "c10/core/DefaultDtype.h"
 #include "interpreter/mode_stack.h"
 
@@ -35,19 +36,6 @@ void Poison(const at::Tensor& tensor) {
   for (std::size_t i = 0; i < tensor.storage().nbytes(); ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     data[i] = static_cast<char>(state >> 56);
-  }
-}
-
-template <typename Fn>
-void ForEachTensor(const IValue& value, const Fn& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) fn(tensor);
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor.has_value() && tensor->defined()) fn(*tensor);
-    }
   }
 }
 

@@ -1,7 +1,7 @@
-#ifndef DDPOPT_OPTIMIZER_GENERATOR_GUARD_H_
-#define DDPOPT_OPTIMIZER_GENERATOR_GUARD_H_
+#ifndef DDPOPT_BASE_GENERATOR_GUARD_H_
+#define DDPOPT_BASE_GENERATOR_GUARD_H_
 
-// Puts the default CPU generator back to where it was. Private to this package.
+// Puts the default CPU generator back to where it was, under its lock: what is drawn meanwhile leaves no trace.
 //
 //   const GeneratorGuard guard;   // until the end of the scope
 
@@ -34,4 +34,4 @@ class GeneratorGuard {
 
 }  // namespace ddpopt
 
-#endif  // DDPOPT_OPTIMIZER_GENERATOR_GUARD_H_
+#endif  // DDPOPT_BASE_GENERATOR_GUARD_H_
