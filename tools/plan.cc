@@ -141,7 +141,14 @@ absl::Status PlanModel(const Options& options) {
     }
     inputs.push_back(node->meta().val);
   }
-  DDPOPT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(*program->module(), inputs, options.plan));
+  std::vector<std::string> warnings;
+  for (const auto& [name, with] : program->LikelyTied()) {
+    DDPOPT_RETURN_IF_ERROR(program->Tie(name, with));
+    warnings.push_back(absl::StrCat("\"", name, "\" is taken for another name of \"", with,
+                                    "\": the graph doesn't use it, they are alike, and a graph file doesn't tell what is tied"));
+  }
+  DDPOPT_ASSIGN_OR_RETURN(Plan plan, MakePlan(*program->module(), inputs, options.plan));
+  plan.warnings.insert(plan.warnings.begin(), warnings.begin(), warnings.end());
   const std::vector<std::string> path = absl::StrSplit(options.model, '/');
   const PlanAbout about{path.back(), options.plan};
   std::fputs(PlanText(about, plan).c_str(), stdout);

@@ -62,6 +62,17 @@ TEST(PlanTest, JsonAgreesWithItself) {
   EXPECT_EQ(plan["scaling"].back()["world_size"], 4096);
 }
 
+// The embedding is the head's weight too: in a graph file a parameter that no one uses, beside the head's.
+TEST(PlanTest, TiedParametersCountOnce) {
+  const std::string text = RunPlan(kGpt2 + kCluster + "--json");
+  EXPECT_EQ(LastLine(text)["parameter_bytes"], 4 * 124'439'808);
+  EXPECT_THAT(text, HasSubstr("warning: \"m.transformer.wte.weight\" is taken for another name of \"m.lm_head.weight\""));
+  // T5 has its embedding under four names.
+  const std::string t5 = RunPlan("testing/testdata/model_graphs/hf_T5_small.model.json.gz" + kCluster + "--json");
+  EXPECT_EQ(LastLine(t5)["parameter_bytes"], 4 * 60'506'624);
+  EXPECT_THAT(RunPlan(kResnet + kCluster), Not(HasSubstr("another name")));
+}
+
 TEST(PlanTest, ShowsCapsIfAsked) {
   const nlohmann::json plan = LastLine(RunPlan(kResnet + kCluster + "--bucket_cap_mb=10 --json"));
   EXPECT_EQ(plan["chosen"], "chosen");

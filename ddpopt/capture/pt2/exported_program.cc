@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
@@ -313,6 +314,59 @@ absl::optional<at::Tensor> ExportedProgram::FindTensor(absl::string_view name) c
   const fx::GraphModule::Attr* attr = module_->FindAttr(name);
   if (attr == nullptr || !attr->value.isTensor()) return absl::nullopt;
   return attr->value.toTensor();
+}
+
+namespace {
+
+bool HaveOneForm(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.requires_grad() == b.requires_grad();
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> ExportedProgram::LikelyTied() const {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  if (ties_are_known_) return pairs;
+  absl::flat_hash_set<std::string> used;
+  for (const Node* node : module_->graph().nodes()) {
+    if (node->op() == fx::Op::kGetAttr && !node->users().empty()) used.insert(std::string(node->path()));
+  }
+  for (const NamedTensor& unused : parameters_) {
+    if (used.contains(unused.name)) continue;
+    const NamedTensor* twin = nullptr;
+    int twins = 0;
+    for (const NamedTensor& other : parameters_) {
+      if (!used.contains(other.name) || !HaveOneForm(unused.tensor, other.tensor)) continue;
+      twin = &other;
+      ++twins;
+    }
+    if (twins == 1) pairs.emplace_back(unused.name, twin->name);
+  }
+  return pairs;
+}
+
+absl::Status ExportedProgram::Tie(absl::string_view name, absl::string_view with) {
+  const auto find = [&](absl::string_view which) {
+    for (const auto& [further, first] : tied_) {
+      if (further == which) which = first;
+    }
+    return std::find_if(parameters_.begin(), parameters_.end(), [&](const NamedTensor& parameter) { return parameter.name == which; });
+  };
+  auto first = find(name), last = find(with);
+  for (const auto& [found, which] : {std::make_pair(first, name), std::make_pair(last, with)}) {
+    if (found == parameters_.end()) return absl::NotFoundError(absl::StrCat("the program has no parameter \"", which, "\""));
+  }
+  if (first == last || !HaveOneForm(first->tensor, last->tensor))
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" can't be another name of \"", with, "\""));
+  DDPOPT_RETURN_IF_ERROR(SetTensor(name, last->tensor));
+  if (last < first) std::swap(first, last);
+  for (auto& tie : tied_) {
+    if (tie.second == last->name) tie.second = first->name;
+  }
+  tied_.emplace_back(last->name, first->name);
+  parameters_.erase(last);
+  return absl::OkStatus();
 }
 
 absl::Status ExportedProgram::SetTensor(absl::string_view name, at::Tensor tensor) {

@@ -82,6 +82,13 @@ class ExportedProgram {
   const std::vector<NamedTensor>& constants() const { return constants_; }
   // Further names of what is in one of these lists, with the name that it has there.
   const std::vector<std::pair<std::string, std::string>>& tied() const { return tied_; }
+  // A graph file doesn't tell which names are one tensor: each is a parameter of its own. What it probably meant, for Tie(): parameters
+  // that the graph doesn't use (torch.export uses a tied one by one of its names) and that have the form of one single parameter that it
+  // does use, each with that one. Empty for an archive, which tells.
+  std::vector<std::pair<std::string, std::string>> LikelyTied() const;
+  // Makes two parameters one, with the tensor of the second, under the name that comes first in parameters(). Errors: NotFound;
+  // InvalidArgument for two that are one already, and for parameters of other form, dtype or requires_grad.
+  absl::Status Tie(absl::string_view name, absl::string_view with);
   // Buffers and inputs that a run writes, by name.
   std::vector<std::string> mutated_buffers() const;
   std::vector<std::string> mutated_inputs() const;
@@ -137,11 +144,12 @@ class ExportedProgram {
   std::map<std::string, std::size_t> input_paths_;  // as guards name inputs: "['d']['k'][0]"
   std::string torch_version_;
   bool single_output_ = false;
+  bool ties_are_known_ = false;
 };
 
 struct LoadOptions {
   std::string model_name;    // of an archive that holds several; empty: the only one
-  bool load_weights = true;  // false: descriptions without data, as from a graph file
+  bool load_weights = true;  // false: descriptions without data; which tensors are tied is known all the same
 };
 
 // Of a .pt2 archive or of its graph alone (models/<name>.json, gzipped or not). Errors name the record or the place in the graph and what

@@ -86,6 +86,7 @@ class ProgramReader {
       return absl::UnimplementedError(absl::StrCat("opset_version.aten: expected at most ", kNewestOpset, ", got ", aten));
     program_ = std::make_shared<ExportedProgram>();
     program_->module_ = std::make_shared<fx::GraphModule>();
+    program_->ties_are_known_ = weights_ != nullptr;
     if (HasValue(root, "torch_version")) {
       DDPOPT_ASSIGN_OR_RETURN(program_->torch_version_, root.String("torch_version"));
     }
@@ -558,14 +559,12 @@ absl::StatusOr<std::shared_ptr<ExportedProgram>> LoadArchive(const std::string& 
   std::string name;
   DDPOPT_ASSIGN_OR_RETURN(const std::string record, ModelRecord(*archive, options.model_name, &name));
   DDPOPT_ASSIGN_OR_RETURN(const std::string text, archive->Text(record));
-  TensorStore weights(archive.get(), "data/weights/"), constants(archive.get(), "data/constants/");
-  if (options.load_weights) {
-    DDPOPT_RETURN_IF_ERROR(weights.Begin(absl::StrCat("data/weights/", name, "_weights_config.json")));
-    const std::string constants_config = absl::StrCat("data/constants/", name, "_constants_config.json");
-    if (archive->Has(constants_config)) DDPOPT_RETURN_IF_ERROR(constants.Begin(constants_config));
-  }
-  absl::StatusOr<std::shared_ptr<ExportedProgram>> program =
-      (options.load_weights ? ProgramReader(&weights, &constants) : ProgramReader(nullptr, nullptr)).Read(text);
+  TensorStore weights(archive.get(), "data/weights/", options.load_weights);
+  TensorStore constants(archive.get(), "data/constants/", options.load_weights);
+  DDPOPT_RETURN_IF_ERROR(weights.Begin(absl::StrCat("data/weights/", name, "_weights_config.json")));
+  const std::string constants_config = absl::StrCat("data/constants/", name, "_constants_config.json");
+  if (archive->Has(constants_config)) DDPOPT_RETURN_IF_ERROR(constants.Begin(constants_config));
+  absl::StatusOr<std::shared_ptr<ExportedProgram>> program = ProgramReader(&weights, &constants).Read(text);
   if (!program.ok() && !absl::StartsWith(program.status().message(), "record ")) return OfRecord(record, program.status());
   return program;
 }

@@ -34,6 +34,7 @@ using ::testing::ElementsAre;
 using testing::ErrorOf;
 using testing::ExportedJson;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::Int;
 using testing::IsOk;
 using ::testing::Not;
@@ -401,6 +402,58 @@ TEST_F(WeightsTest, TiesViewsStridesAndOffsets) {
   ASSERT_EQ(loaded_->buffers().size(), 3u);
   EXPECT_EQ(loaded_->constants().size(), 1u);
   for (const ExportedProgram::Buffer& buffer : loaded_->buffers()) EXPECT_EQ(buffer.persistent, buffer.name != "scratch") << buffer.name;
+
+  // The descriptions alone tell the same.
+  LoadOptions options;
+  options.load_weights = false;
+  const auto hollow = LoadExportedProgram(absl::StrCat(std::getenv("TEST_TMPDIR"), "/weights.pt2"), options);
+  ASSERT_THAT(hollow, IsOk());
+  EXPECT_FALSE((*hollow)->CheckData().ok());
+  EXPECT_THAT((*hollow)->tied(), ElementsAre(::testing::Pair("whole_too", "whole")));
+  EXPECT_EQ((*hollow)->parameters().size(), loaded_->parameters().size());
+  const auto storage = [&](const char* name) { return (*hollow)->FindTensor(name)->storage().unsafeGetStorageImpl(); };
+  EXPECT_EQ(storage("tail"), storage("transposed"));
+  EXPECT_NE(storage("tail"), storage("frozen"));
+  EXPECT_THAT((*hollow)->LikelyTied(), IsEmpty());
+}
+
+// Of a graph file: "head" is used, and two embeddings are of its form; "other" is like two that are used, "lone" like none.
+TEST(SignatureKindsTest, GraphFilesDoNotTellWhatIsTied) {
+  ExportedJson program;
+  const std::vector<std::pair<std::string, json>> parameters = {
+      {"embedding", TensorMeta({4, 3}, 7, {3, 1}, 0, true)}, {"other", TensorMeta({3}, 7, {1}, 0, true)},
+      {"lone", TensorMeta({4, 3}, 7, {1, 4}, 0, true)},      {"head", TensorMeta({4, 3}, 7, {3, 1}, 0, true)},
+      {"scale", TensorMeta({3}, 7, {1}, 0, true)},           {"shift", TensorMeta({3}, 7, {1}, 0, true)},
+      {"embedding2", TensorMeta({4, 3}, 7, {3, 1}, 0, true)}};
+  for (const auto& [name, meta] : parameters) program.Attribute("parameter", "p_" + name, name, meta);
+  program.Call("torch.ops.aten.mul.Tensor", {{"self", Tensor("p_head")}, {"other", Tensor("p_scale")}}, {Tensor("scaled")});
+  program.Call("torch.ops.aten.add.Tensor", {{"self", Tensor("scaled")}, {"other", Tensor("p_shift")}}, {Tensor("y")});
+  program.Output(Tensor("y"));
+  const auto loaded = Parse(program);
+  ASSERT_NE(loaded, nullptr);
+  const auto likely = loaded->LikelyTied();
+  EXPECT_THAT(likely, ElementsAre(::testing::Pair("embedding", "head"), ::testing::Pair("embedding2", "head")));
+  const at::Tensor head = *loaded->FindTensor("head");
+  for (const auto& [name, with] : likely) EXPECT_THAT(loaded->Tie(name, with), IsOk());
+  EXPECT_THAT(loaded->LikelyTied(), IsEmpty());
+  EXPECT_THAT(loaded->tied(), ElementsAre(::testing::Pair("head", "embedding"), ::testing::Pair("embedding2", "embedding")));
+  ASSERT_EQ(loaded->parameters().size(), 5u);
+  EXPECT_EQ(loaded->parameters()[0].name, "embedding");
+  EXPECT_TRUE(loaded->parameters()[0].tensor.is_same(head));
+  EXPECT_TRUE(loaded->FindTensor("embedding")->is_same(*loaded->FindTensor("head")));
+  // Both names follow, and the graph with them.
+  const at::Tensor weight = Ramp({4, 3});
+  EXPECT_THAT(loaded->SetTensor("embedding", weight), IsOk());
+  EXPECT_THAT(loaded->FindTensor("head")->detach(), TensorEq(weight));
+  EXPECT_TRUE(loaded->FindTensor("embedding2")->is_same(*loaded->FindTensor("head")));
+  EXPECT_THAT(loaded->SetTensor("scale", at::full({3}, 2.0)), IsOk());
+  EXPECT_THAT(loaded->SetTensor("shift", at::ones({3})), IsOk());
+  EXPECT_THAT(loaded->RunFlat({})[0].toTensor().detach(), TensorEq(weight * 2 + 1));
+
+  EXPECT_EQ(loaded->Tie("embedding2", "head").code(), absl::StatusCode::kInvalidArgument);  // they are
+  EXPECT_EQ(loaded->Tie("other", "other").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(loaded->Tie("lone", "embedding").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(loaded->Tie("nobody", "other").message()), HasSubstr("\"nobody\""));
 }
 
 TEST_F(WeightsTest, BuffersThatAreWritten) {

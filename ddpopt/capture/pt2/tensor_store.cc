@@ -44,6 +44,22 @@ absl::StatusOr<at::Tensor> TensorStore::Read(const std::string& name) {
   return tensor.ok() || absl::StartsWith(tensor.status().message(), "record ") ? tensor : OfRecord(config_record_, tensor.status());
 }
 
+absl::StatusOr<c10::Storage> TensorStore::ReadStorage(const std::string& record, const fx::TensorMeta& meta, const std::string& name) {
+  DDPOPT_ASSIGN_OR_RETURN(const int64_t size, archive_->Size(record));
+  if (size < meta.storage_nbytes) {
+    return absl::DataLossError(
+        absl::StrCat("record \"", record, "\": expected at least ", meta.storage_nbytes, " bytes for \"", name, "\", got ", size));
+  }
+  if (data_) return archive_->Read(record);
+  fx::TensorMeta bytes;
+  bytes.sizes = {size};
+  bytes.strides = {1};
+  bytes.dtype = at::kByte;
+  bytes.storage_nbytes = size;
+  DDPOPT_ASSIGN_OR_RETURN(const at::Tensor hollow, fx::HollowTensor(bytes));
+  return hollow.storage();
+}
+
 absl::StatusOr<at::Tensor> TensorStore::ReadEntry(const std::string& name) {
   DDPOPT_ASSIGN_OR_RETURN(const JsonView entry, config_->Object(name));
   DDPOPT_ASSIGN_OR_RETURN(const std::string path, entry.String("path_name"));
@@ -66,12 +82,7 @@ absl::StatusOr<at::Tensor> TensorStore::ReadEntry(const std::string& name) {
   const std::string record = absl::StrCat(folder_, path);
   auto it = loaded_.find(record);
   if (it == loaded_.end()) {
-    DDPOPT_ASSIGN_OR_RETURN(const int64_t size, archive_->Size(record));
-    if (size < recorded.meta.storage_nbytes) {
-      return absl::DataLossError(absl::StrCat("record \"", record, "\": expected at least ", recorded.meta.storage_nbytes, " bytes for \"",
-                                              name, "\", got ", size));
-    }
-    DDPOPT_ASSIGN_OR_RETURN(c10::Storage storage, archive_->Read(record));
+    DDPOPT_ASSIGN_OR_RETURN(c10::Storage storage, ReadStorage(record, recorded.meta, name));
     it = loaded_.emplace(record, Loaded{std::move(storage), {}}).first;
   }
   Loaded& loaded = it->second;

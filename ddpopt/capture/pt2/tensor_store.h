@@ -28,8 +28,9 @@ absl::Status OfRecord(absl::string_view record, const absl::Status& status);
 
 class TensorStore {
  public:
-  // `archive` must outlive this.
-  TensorStore(Archive* archive, std::string folder) : archive_(archive), folder_(std::move(folder)) {}
+  // `archive` must outlive this. `data`: whether tensors get their data; else they are hollow (fx_graph/tensor_meta.h), and share storages
+  // as those with data would.
+  TensorStore(Archive* archive, std::string folder, bool data) : archive_(archive), folder_(std::move(folder)), data_(data) {}
 
   // Reads the descriptions. Without it there are no tensors.
   absl::Status Begin(const std::string& config_record);
@@ -47,9 +48,11 @@ class TensorStore {
   };
 
   absl::StatusOr<at::Tensor> ReadEntry(const std::string& name);
+  absl::StatusOr<c10::Storage> ReadStorage(const std::string& record, const fx::TensorMeta& meta, const std::string& name);
 
   Archive* const archive_;
   const std::string folder_;
+  const bool data_;
   std::string config_record_;
   fx::JsonValue json_;
   std::unique_ptr<fx::JsonView> root_, config_;
