@@ -302,9 +302,9 @@ TEST(GroupFaults, CollectivesThatDifferAreNamedAndWriteNothingBeyond) {
       if (dup2(open(absl::StrCat(errors, rank).c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO) < 0) return "no file";
       GROUP_OR_RETURN(Quick());
       absl::Status status = c.run(group, rank == 1, at::full({600'000}, 7.0));
-      // Histories are compared once a second or later, and hold the names of the last 16.
-      for (int i = 0; i < 50 && status.ok(); ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      // Histories are compared twice a second or more seldom.
+      for (int i = 0; i < 2000 && status.ok(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
         at::Tensor tensor = at::full({4}, 1.0);
         status = group.AllReduceSum(tensor);
       }

@@ -1,12 +1,10 @@
 #include "ddpopt/distributed/group_monitor.h"
 
 #include <algorithm>
-#include <array>
-#include <deque>
+#include <cstdint>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -25,92 +23,13 @@ constexpr int kSilentIntervals = 4;
 constexpr Milliseconds kLinger(2500);
 constexpr std::size_t kMaxNamed = 8;  // ranks in one message
 constexpr char kDifferenceKey[] = "ddpopt/monitor/difference";
+// Rank 0's hashes, among which the others look for the first that they don't have, and the place that each has found.
+constexpr char kAskedKey[] = "ddpopt/monitor/asked";
+std::string AnswerKey(int rank) { return absl::StrCat("ddpopt/monitor/answer/", rank); }
+constexpr int kAnswerIntervals = 4;
 
 std::string Key(int rank) { return absl::StrCat("ddpopt/monitor/", rank); }
 std::string Seconds(double milliseconds) { return absl::StrFormat("%.1f s", milliseconds / 1000); }
-std::string InfoText(const CollectiveInfo& info) {
-  return info.elements == 0 && info.dtype == c10::ScalarType::Undefined
-             ? info.operation
-             : absl::StrCat(info.operation, " of ", info.elements, " ", c10::toString(info.dtype));
-}
-
-// What all ranks must do alike.
-std::string Common(const CollectiveInfo& info) {
-  const bool same_tensors = info.operation == "allreduce" || info.operation == "broadcast" || info.operation == "reduce";
-  return same_tensors ? InfoText(info) : info.operation;
-}
-
-// The collectives of tensors that a rank began: of the newest ones which they were, and for some further back a hash of it and all before.
-// Two ranks are compared at numbers that both still have: every one of the newest, every 16th before, every 256th, ... Exchanges of texts,
-// which another thread may make in between, are compared by their names already.
-class History {
- public:
-  void Add(uint64_t number, const CollectiveInfo& info) {
-    if (absl::StartsWith(info.operation, "exchange of ")) return;
-    const std::string text = Common(info);
-    ++count_;
-    for (const char c : text) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
-    hash_ ^= hash_ >> 32;
-    uint64_t step = 1;
-    for (Level& level : levels_) {
-      if (count_ % step != 0) break;
-      level.push_back({hash_, count_, step == 1 ? absl::StrCat("#", number, " ", text) : ""});
-      if (level.size() > kEach) level.pop_front();
-      step *= kEach;
-    }
-  }
-  std::string Print() const {
-    std::string result;
-    for (const Level& level : levels_) {
-      for (const Entry& entry : level) absl::StrAppend(&result, entry.number, " ", entry.hash, " ", entry.text, "\t");
-    }
-    return result;
-  }
-  // What a rank printed.
-  struct Entry {
-    uint64_t hash = 0, number = 0;
-    std::string text;  // "#17 allreduce of 4 Float"
-  };
-  static std::map<uint64_t, Entry> Parse(const std::string& printed) {
-    std::map<uint64_t, Entry> entries;
-    for (const auto& part : absl::StrSplit(printed, '\t', absl::SkipEmpty())) {
-      const std::vector<std::string> fields = absl::StrSplit(part, absl::MaxSplits(' ', 2));
-      Entry entry;
-      if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &entry.number) || !absl::SimpleAtoi(fields[1], &entry.hash)) continue;
-      entry.text = fields[2];
-      // The first level, which has the text, comes first.
-      entries.emplace(entry.number, std::move(entry));
-    }
-    return entries;
-  }
-
- private:
-  static constexpr std::size_t kEach = 16;
-  using Level = std::deque<Entry>;
-  std::array<Level, 5> levels_;
-  uint64_t hash_ = 14695981039346656037u;
-  uint64_t count_ = 0;
-};
-
-// Where two ranks' histories differ, as "rank 0 ran #17 allreduce of 4 Float, rank 1 #17 barrier".
-std::string DifferenceOf(const std::string& mine, int rank, const std::string& others, int other) {
-  const auto a = History::Parse(mine), b = History::Parse(others);
-  uint64_t same_until = 0;
-  for (const auto& [number, entry] : a) {
-    const auto it = b.find(number);
-    if (it == b.end()) continue;
-    if (it->second.hash == entry.hash) {
-      same_until = number;
-      continue;
-    }
-    if (number == same_until + 1 && !entry.text.empty() && !it->second.text.empty()) {
-      return absl::StrCat("rank ", rank, " ran ", entry.text, ", rank ", other, " ", it->second.text);
-    }
-    return absl::StrCat("after the first ", same_until, ", and not later than the ", number, "th, rank ", rank, " and rank ", other,
-                        " ran different ones");
-  }
-  return "";
-}
 
 // What a rank tells: lines of beat, number of the newest collective, whether it runs, milliseconds since it began or ended, end, its text,
 // history; then the reason of the end.
@@ -167,24 +86,30 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
   Clock::time_point last_end = Clock::now();
   std::function<std::string(const CollectiveInfo&)> describe;
   std::string end, reason;
-  History history;
-  std::string difference;  // between ranks
-  uint64_t compared = 0;   // the newest collective when rank 0 compared last
+  CollectiveHistory history;
+  std::string difference;  // between ranks, once it is known
   uint64_t beat = 0;
   bool stop = false, stopped = false;
   uint64_t wanted = 0, answered = 0;  // readings of the others' reports
   std::vector<Report> reports;
   std::string store_error;  // of the newest talk with the store; empty if it went well
 
+  // Of the thread that talks with the store.
+  uint64_t compared = 0;                       // rank 0: of the history, with all ranks
+  std::vector<uint64_t> agreed;                // rank 0: with each rank, until which position of the history
+  std::map<int, HistoryComparison> differing;  // rank 0: by rank
+  Clock::time_point answers_end;
+  bool has_answered = false;
+
   const CollectiveInfo& InfoLocked(uint64_t number) const {
     const auto it = running.find(number);
     return it == running.end() ? newest.info : it->second.info;
   }
   // As all ranks say it.
-  std::string PlainNameLocked(uint64_t number) const { return absl::StrCat("#", number, " (", InfoText(InfoLocked(number)), ")"); }
+  std::string PlainNameLocked(uint64_t number) const { return absl::StrCat("#", number, " (", CollectiveText(InfoLocked(number)), ")"); }
   std::string NameLocked(uint64_t number) const {
     const std::string more = describe ? describe(InfoLocked(number)) : std::string();
-    return absl::StrCat("#", number, " (", InfoText(InfoLocked(number)), more.empty() ? "" : absl::StrCat(", ", more), ")");
+    return absl::StrCat("#", number, " (", CollectiveText(InfoLocked(number)), more.empty() ? "" : absl::StrCat(", ", more), ")");
   }
 
   // The oldest that runs is what the rank is in; else the newest that ended.
@@ -197,37 +122,112 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
     report.milliseconds = std::chrono::duration_cast<Milliseconds>(Clock::now() - since).count();
     report.end = end;
     report.text = report.number == 0 ? "" : PlainNameLocked(report.number);
-    report.history = history.Print();
+    report.history = history.Summary();
     report.reason = reason;
     return report;
   }
 
   // Rank 0 compares what the others began with its own, and tells all.
-  void CompareHistories() {
-    std::string mine, found;
+  void CompareWithOthers() {
     {
       std::lock_guard<std::mutex> lock(mutex);
-      if (!difference.empty() || options.world_size == 1 || (options.rank == 0 && compared == last)) return;
-      compared = last;
-      mine = history.Print();
+      if (!difference.empty() || options.world_size == 1) return;
     }
-    if (options.rank != 0) {
-      if (!store->check({kDifferenceKey})) return;
-      const std::vector<uint8_t> bytes = store->get(kDifferenceKey);
-      found.assign(bytes.begin(), bytes.end());
-    } else {
-      const std::vector<Report> all = ReadAll();
-      std::vector<std::string> found_each;
-      for (int rank = 1; rank < options.world_size && found_each.size() < kMaxNamed; ++rank) {
-        std::string one = DifferenceOf(mine, 0, all[rank].history, rank);
-        if (!one.empty()) found_each.push_back(std::move(one));
+    if (options.rank == 0) {
+      if (differing.empty()) FindDiffering();
+      if (!differing.empty()) NameDiffering();
+      return;
+    }
+    if (!store->check({kAskedKey})) return;
+    if (!has_answered) {
+      const std::string asked = Get(kAskedKey);
+      std::string answer;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (const auto place = history.FirstDifference(asked)) answer = absl::StrCat(place->position, " ", place->text);
       }
-      if (found_each.empty()) return;
-      found = absl::StrJoin(found_each, "; ");
-      store->set(kDifferenceKey, std::vector<uint8_t>(found.begin(), found.end()));
+      Set(AnswerKey(options.rank), answer);
+      has_answered = true;
     }
+    if (!store->check({kDifferenceKey})) return;
+    std::string found = Get(kDifferenceKey);
     std::lock_guard<std::mutex> lock(mutex);
     difference = std::move(found);
+  }
+
+  // Of rank 0: those whose summaries differ from its own; asks them where, unless that shows already.
+  void FindDiffering() {
+    std::string mine;
+    uint64_t size = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      size = history.size();
+      if (size == compared) return;
+      mine = history.Summary();
+    }
+    agreed.resize(options.world_size, 0);
+    const std::vector<Report> all = ReadAll();
+    uint64_t from = UINT64_MAX, until = 0;
+    for (int rank = 1; rank < options.world_size && differing.size() < kMaxNamed; ++rank) {
+      HistoryComparison found = CompareHistories(mine, all[rank].history, agreed[rank]);
+      agreed[rank] = found.same_until;
+      if (found.differs_at == 0) continue;
+      if (found.first_text.empty()) {
+        from = std::min(from, found.same_until);
+        until = std::max(until, found.differs_at);
+      }
+      differing.emplace(rank, std::move(found));
+    }
+    if (differing.empty()) {
+      // The others may tell later what they began; until then this is done again.
+      if (std::all_of(agreed.begin() + 1, agreed.end(), [&](uint64_t until_there) { return until_there >= size; })) compared = size;
+      return;
+    }
+    std::string asked;
+    if (until != 0) {
+      std::lock_guard<std::mutex> lock(mutex);
+      asked = history.Hashes(from, until);
+    }
+    Set(kAskedKey, asked);
+    answers_end = Clock::now() + (until == 0 ? 0 : kAnswerIntervals) * options.interval;
+  }
+
+  // Of rank 0: when all have said where, or have had the time to, everyone is told.
+  void NameDiffering() {
+    bool complete = true;
+    for (auto& [rank, found] : differing) {
+      if (!found.first_text.empty()) continue;
+      if (!store->check({AnswerKey(rank)})) {
+        complete = false;
+        continue;
+      }
+      const std::string answer = Get(AnswerKey(rank));
+      uint64_t position = 0;
+      const std::size_t space = answer.find(' ');
+      if (space == std::string::npos || !absl::SimpleAtoi(answer.substr(0, space), &position)) continue;
+      std::lock_guard<std::mutex> lock(mutex);
+      found.first_text = history.TextAt(position);
+      found.second_text = answer.substr(space + 1);
+    }
+    if (!complete && Clock::now() < answers_end) return;
+    std::vector<std::string> texts;
+    for (const auto& [rank, found] : differing) {
+      texts.push_back(found.first_text.empty()
+                          ? absl::StrCat("after the first ", found.same_until, ", and not later than the ", found.differs_at,
+                                         "th, rank 0 and rank ", rank, " ran different ones")
+                          : absl::StrCat("rank 0 ran ", found.first_text, ", rank ", rank, " ", found.second_text));
+    }
+    std::string text = absl::StrJoin(texts, "; ");
+    Set(kDifferenceKey, text);
+    std::lock_guard<std::mutex> lock(mutex);
+    difference = std::move(text);
+  }
+
+  void Set(const std::string& key, const std::string& text) { store->set(key, std::vector<uint8_t>(text.begin(), text.end())); }
+  // Of a key that is there.
+  std::string Get(const std::string& key) {
+    const std::vector<uint8_t> bytes = store->get(key);
+    return std::string(bytes.begin(), bytes.end());
   }
 
   void Publish() {
@@ -236,15 +236,14 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
       std::lock_guard<std::mutex> lock(mutex);
       text = Print(OwnLocked());
     }
-    store->set(Key(options.rank), std::vector<uint8_t>(text.begin(), text.end()));
+    Set(Key(options.rank), text);
   }
 
   std::vector<Report> ReadAll() {
     std::vector<Report> all(options.world_size);
     for (int rank = 0; rank < options.world_size; ++rank) {
       if (rank == options.rank || !store->check({Key(rank)})) continue;
-      const std::vector<uint8_t> bytes = store->get(Key(rank));
-      all[rank] = Parse(std::string(bytes.begin(), bytes.end()));
+      all[rank] = Parse(Get(Key(rank)));
     }
     return all;
   }
@@ -288,7 +287,9 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
       bool last_time = false;  // what is told after this one has begun to stop is the last
       {
         std::unique_lock<std::mutex> lock(mutex);
-        changed.wait_for(lock, options.interval, [&] { return stop || wanted > answered; });
+        // Who waits for answers looks more often.
+        const Milliseconds sleep = differing.empty() || !difference.empty() ? options.interval : options.interval / 10;
+        changed.wait_for(lock, sleep, [&] { return stop || wanted > answered; });
         want = wanted > answered ? wanted : 0;
         last_time = stop;
       }
@@ -297,7 +298,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
       if (broken.empty()) {
         try {
           Publish();
-          CompareHistories();
+          CompareWithOthers();
           if (want != 0) read = Watch();
         } catch (const std::exception& e) {
           broken = ExceptionMessage(e);

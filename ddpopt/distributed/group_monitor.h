@@ -3,7 +3,7 @@
 
 // Internal: who is where. Each rank tells the group's store twice a second which collective it is in; when one doesn't end, those who wait
 // read what the others told, and say which ranks have not come, have left, or don't answer. And each rank tells what it ran: where these
-// differ, which need not end in an error of the collective itself, rank 0 finds it within about a second.
+// differ, which need not end in an error of the collective itself, rank 0 finds it within about a second, and asks the ranks for the place.
 //
 //   auto monitor = GroupMonitor::Create(store, {rank, world_size, "host:port"});
 //   const uint64_t number = monitor->Begin({"allreduce", 1024, at::kFloat});
@@ -22,16 +22,10 @@
 #include <string>
 #include <vector>
 
-#include "c10/core/ScalarType.h"
+#include "ddpopt/distributed/collective_history.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace ddpopt {
-
-struct CollectiveInfo {
-  std::string operation;
-  int64_t elements = 0;  // of all tensors
-  c10::ScalarType dtype = c10::ScalarType::Undefined;
-};
 
 class GroupMonitor {
  public:
