@@ -20,4 +20,5 @@ def dependence_test(name, target, may_depend_on):
         srcs = ["dependence_test.sh"],
         args = ["$(location :%s_deps)" % name, target] + may_depend_on,
         data = [":%s_deps" % name],
+        tags = ["no_sanitizer"],
     )

@@ -39,4 +39,5 @@ def public_headers_test(name, library, headers):
             library,
             ":" + name + "_alone",
         ],
+        tags = ["no_sanitizer"],
     )
