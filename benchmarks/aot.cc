@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -16,9 +17,8 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "base/flags.h"
 #include "base/logging.h"
 #include "benchmarks/measure.h"
 #include "c10/core/Allocator.h"
@@ -28,10 +28,13 @@
 #include "ddpopt/backends/backend.h"
 #include "ddpopt/capture/tracer/trace.h"
 #include "ddpopt/ddp/call_guards.h"
+#include "ddpopt/ddp/distributed_data_parallel.h"
+#include "ddpopt/distributed/process_group.h"
 #include "ddpopt/optimizer/ddp_optimizer.h"
 #include "interpreter/interpreter.h"
 #include "interpreter/mode_stack.h"
 #include "nlohmann/json.hpp"
+#include "testing/environment.h"
 #include "testing/models/gpt2.h"
 #include "torch/nn/module.h"
 
@@ -66,17 +69,31 @@ gpt2_peak_mb_eager     the most that a step holds beyond parameters and inputs, 
 gpt2_peak_mb_min_cut   the same of the model compiled in one piece by the min-cut partitioner, its workspace included
 gpt2_peak_mb_predicted what AotFunction::PeakBytes says of that
 
+gradient_targets_ratio  a step of the compiled GPT-2 by DistributedDataParallel with gradient_as_bucket_view, whose pieces write gradients
+                        into the buckets, of the time of one whose pieces don't, so that they are copied there. One rank
+gradient_targets_spread by how much the middle half of these ratios differ
+
 Times are the thread's processor time, on one thread.
 )";
 
 struct Options {
-  bool json = false;
-  int repeat = 7;
-  int layers = 12;
-  int width = 768;
-  int vocab = 50257;
-  int tokens = 128;
+  int64_t layers = 12;
+  int64_t width = 768;
+  int64_t vocab = 50257;
+  int64_t tokens = 128;
 };
+
+testing::Gpt2Config ConfigOf(const Options& options) {
+  testing::Gpt2Config config;
+  config.layers = options.layers;
+  config.width = options.width;
+  config.heads = std::max<int64_t>(1, options.width / 64);
+  config.vocab = options.vocab;
+  config.context = std::max<int64_t>(1024, options.tokens);
+  return config;
+}
+
+at::Tensor Tokens(const Options& options) { return at::randint(0, options.vocab, {2, options.tokens}); }
 
 // What c10's CPU allocator gives and takes while this is alive on the thread, and on those that autograd runs for it.
 class AllocationWatch {
@@ -190,17 +207,7 @@ class OperatorCount : public Mode {
 
 class Gpt2Steps {
  public:
-  explicit Gpt2Steps(const Options& options) {
-    testing::Gpt2Config config;
-    config.layers = options.layers;
-    config.width = options.width;
-    config.heads = std::max(1, options.width / 64);
-    config.vocab = options.vocab;
-    config.context = std::max(1024, options.tokens);
-    net_ = testing::Gpt2(config);
-    tokens_ = at::randint(0, options.vocab, {2, options.tokens});
-    next_ = at::randint(0, options.vocab, {2, options.tokens});
-  }
+  explicit Gpt2Steps(const Options& options) : net_(ConfigOf(options)), tokens_(Tokens(options)), next_(Tokens(options)) {}
 
   TracedModule Trace() {
     auto traced = TraceModule(*net_, {tokens_, next_}, FakeTensorMode::Create(),
@@ -251,34 +258,76 @@ class Gpt2Steps {
     for (at::Tensor& parameter : net_->parameters()) parameter.mutable_grad().reset();
   }
 
-  testing::Gpt2 net_{nullptr};
+  testing::Gpt2 net_;
   at::Tensor tokens_, next_;
   TracedModule traced_;
   OptimizedModule pieces_;
 };
 
+// Steps by DistributedDataParallel, whose gradients are views into its buckets.
+class DdpSteps {
+ public:
+  DdpSteps(const Options& options, const ProcessGroup& group, bool with_targets)
+      : net_(ConfigOf(options)), tokens_(Tokens(options)), next_(Tokens(options)) {
+    DdpOptions ddp;
+    ddp.gradient_as_bucket_view = true;
+    ddp.retrace_every = 0;
+    ddp.eager_fallback = false;
+    ddp.backend = [backend = AotEagerBackend(), with_targets](std::shared_ptr<const fx::GraphModule> piece,
+                                                              const std::vector<IValue>& fake_inputs, const CompileContext& context) {
+      CompileContext mine = context;
+      if (!with_targets) mine.gradient_targets = nullptr;
+      return backend(std::move(piece), fake_inputs, mine);
+    };
+    auto wrapped = DistributedDataParallel<testing::Gpt2>::Create(net_, group, std::move(ddp));
+    CHECK(wrapped.ok()) << wrapped.status();
+    ddp_ = *std::move(wrapped);
+  }
+
+  double StepMs() {
+    const double start = NowNs();
+    ddp_->forward(tokens_, next_).backward();
+    const double ms = NsSince(start) / 1e6;
+    for (at::Tensor& parameter : net_->parameters()) parameter.mutable_grad().reset();
+    return ms;
+  }
+
+ private:
+  testing::Gpt2 net_;
+  at::Tensor tokens_, next_;
+  std::unique_ptr<DistributedDataParallel<testing::Gpt2>> ddp_;
+};
+
+// Of the steps with targets, in those without, taken in turns.
+std::vector<double> TargetsRatios(const Options& options, int64_t repeat) {
+  testing::SetEnvironmentOfOneRank();
+  const auto group = InitProcessGroup();
+  CHECK(group.ok()) << group.status();
+  DdpSteps with(options, *group, true), without(options, *group, false);
+  std::vector<double> ratios;
+  for (int64_t i = -2; i < repeat; ++i) {
+    ShowProgress(absl::StrCat("gradient targets: repeat ", std::max<int64_t>(0, i + 1), " of ", repeat));
+    const bool first = i % 2 == 0;
+    double mine = first ? with.StepMs() : 0;
+    const double other = without.StepMs();
+    if (!first) mine = with.StepMs();
+    if (i >= 0) ratios.push_back(mine / other);  // the first are slower: capture, buckets, memory
+  }
+  std::sort(ratios.begin(), ratios.end());
+  return ratios;
+}
+
 int Main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    if (flag == "--help") {
-      std::cout << kHelp;
-      return 0;
-    }
-    if (flag == "--json") {
-      options.json = true;
-      continue;
-    }
-    const auto number = [&](absl::string_view name, int* value) {
-      absl::string_view text = flag;
-      return absl::ConsumePrefix(&text, name) && absl::SimpleAtoi(text, value) && *value > 0;
-    };
-    if (!number("--repeat=", &options.repeat) && !number("--layers=", &options.layers) && !number("--width=", &options.width) &&
-        !number("--vocab=", &options.vocab) && !number("--tokens=", &options.tokens)) {
-      std::cerr << "unknown argument " << argv[i] << "\n\n" << kHelp;
-      return 2;
-    }
-  }
+  benchmarks::RunOptions run{.json = false, .repeat = 7};
+  Flags flags;
+  const std::string want = "a whole number above 0";
+  constexpr int64_t kMany = 1 << 20;
+  flags.Integer("layers", &options.layers, 1, kMany, want);
+  flags.Integer("width", &options.width, 1, kMany, want);
+  flags.Integer("vocab", &options.vocab, 1, kMany, want);
+  flags.Integer("tokens", &options.tokens, 1, kMany, want);
+  if (const auto status = benchmarks::ParseRunOptions(argc, argv, kHelp, &run, std::move(flags)); status.has_value()) return *status;
   at::set_num_threads(1);
 
   nlohmann::ordered_json result;
@@ -291,7 +340,7 @@ int Main(int argc, char** argv) {
     ShowProgress("small pieces");
     SumPiece compiled(AotEagerBackend()), eager(EagerBackend());
     std::vector<double> real_add, guard, piece, piece_eager;
-    for (int i = -1; i < options.repeat; ++i) {
+    for (int64_t i = -1; i < run.repeat; ++i) {
       const double figures[] = {benchmarks::RealAddNs(), GuardNs(), compiled.StepUs(), eager.StepUs()};
       if (i < 0) continue;  // the first is slower
       real_add.push_back(figures[0]);
@@ -314,8 +363,8 @@ int Main(int argc, char** argv) {
     }
     result["ops_per_step"] = gpt2.EagerOperators();
     std::vector<double> step, eager_step;
-    for (int i = 0; i < options.repeat; ++i) {
-      ShowProgress(absl::StrCat("GPT-2: repeat ", i + 1, " of ", options.repeat));
+    for (int64_t i = 0; i < run.repeat; ++i) {
+      ShowProgress(absl::StrCat("GPT-2: repeat ", i + 1, " of ", run.repeat));
       step.push_back(Gpt2Steps::Ms([&] { gpt2.CompiledStep(); }));
       eager_step.push_back(Gpt2Steps::Ms([&] { gpt2.EagerStep(); }));
     }
@@ -345,20 +394,23 @@ int Main(int argc, char** argv) {
     result["gpt2_peak_mb_min_cut"] = megabytes(watch.peak() - before_function);
     result["gpt2_peak_mb_predicted"] = megabytes((*function)->PeakBytes());
   }
+  const std::vector<double> ratios = TargetsRatios(options, run.repeat);
+  result["gradient_targets_ratio"] = Median(ratios);
+  result["gradient_targets_spread"] = ratios[ratios.size() * 3 / 4] - ratios[ratios.size() / 4];
   ShowProgress("");
 
-  if (options.json) {
+  if (run.json) {
     std::cout << result.dump() << "\n";
     return 0;
   }
-  for (const auto& [name, value] : result.items()) std::printf("%-26s%12.1f\n", name.c_str(), value.get<double>());
+  for (const auto& [name, value] : result.items()) std::printf("%-26s%12.3f\n", name.c_str(), value.get<double>());
   const auto figure = [&](const char* name) { return result[name].get<double>(); };
   std::printf("\n%-50s%8.2f\n", "guards, in adds", figure("guard_ns") / figure("real_add_ns"));
   std::printf("%-50s%8.2f\n", "the compiled piece, of eager's time", figure("piece_us") / figure("piece_eager_us"));
   std::printf("%-50s%8.3f\n", "allocations per operator", figure("allocs_per_step") / figure("ops_per_step"));
   std::printf("%-50s%8.2f\n", "the compiled step, of eager's time", figure("gpt2_step_ms") / figure("gpt2_eager_step_ms"));
   std::printf("%-50s%8.2f\n", "its peak by min-cut, of eager's", figure("gpt2_peak_mb_min_cut") / figure("gpt2_peak_mb_eager"));
-  std::printf("%-50s%8.2f\n", "predicted, of measured", figure("gpt2_peak_mb_predicted") / figure("gpt2_peak_mb_min_cut"));
+  std::printf("%-50s%8.3f\n", "predicted, of measured", figure("gpt2_peak_mb_predicted") / figure("gpt2_peak_mb_min_cut"));
   return 0;
 }
 

@@ -223,9 +223,11 @@ absl::StatusOr<std::shared_ptr<const AotFunction>> AotFunction::Compile(const fx
 
 const Executor& AotFunction::inference() const {
   std::call_once(inference_once_, [this] {
+    absl::StatusOr<std::shared_ptr<fx::GraphModule>> graph = InferenceGraph(joint_, parts_);
+    TORCH_CHECK(graph.ok(), graph.status().ToString());
     ExecutorOptions options;
     options.poison = options_.poison_workspace;
-    inference_ = Executor::Compile(parts_.inference, std::move(options));
+    inference_ = Executor::Compile(*std::move(graph), std::move(options));
   });
   return *inference_;
 }

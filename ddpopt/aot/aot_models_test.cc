@@ -32,7 +32,9 @@ TEST_P(AotModelTest, TrainsAsEager) {
   const std::vector<at::Tensor> batch = model.batch();
   auto traced = TraceModule(*net, batch, FakeTensorMode::Create(), [&](const std::vector<at::Tensor>& in) { return model.loss(*net, in); });
   ASSERT_THAT(traced, IsOk());
-  auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs);
+  AotOptions options;
+  options.poison_workspace = true;
+  auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, options);
   ASSERT_THAT(compiled, IsOk());
 
   // GRU's steps are written in place by LibTorch's own code, whose products are then summed in another order.
@@ -80,6 +82,7 @@ TEST_P(AotModelTest, EveryPartitionGivesTheSameGradients) {
   for (const double budget : {-1.0, 1.0, 0.5, 0.0}) {
     SCOPED_TRACE(budget);
     AotOptions options;
+    options.poison_workspace = true;
     if (budget >= 0) options.partition = {PartitionKind::kMinCut, budget};
     auto compiled = AotFunction::Compile(*traced->module, traced->fake_inputs, options);
     ASSERT_THAT(compiled, IsOk());

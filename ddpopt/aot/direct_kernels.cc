@@ -1,7 +1,3 @@
-// The stubs' headers must be read as LibTorch itself was compiled, for every x86-64.
-#define HAVE_AVX2_CPU_DEFINITION
-#define HAVE_AVX512_CPU_DEFINITION
-
 #include "ddpopt/aot/direct_kernels.h"
 
 #include <algorithm>
@@ -15,9 +11,11 @@
 
 #include "ATen/Dispatch.h"
 #include "ATen/core/function_schema.h"
-#include "ATen/native/layer_norm.h"
 #include "ATen/ops/_softmax.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/from_blob.h"
 #include "ATen/ops/index_select.h"
+#include "ddpopt/aot/layer_norm_kernels.h"
 
 namespace ddpopt {
 
@@ -71,6 +69,80 @@ void Embedding(const Stack& arguments, Outs outs) {
   at::index_select_out(rows, weight, 0, indices.reshape({-1}));
 }
 
+// embedding_dense_backward(grad, indices, num_weights, padding_idx, scale_grad_by_freq): a row's parts are added up in the indices' order.
+void EmbeddingDenseBackward(const Stack& arguments, Outs outs) {
+  Tensor out = outs[0];
+  out.zero_();
+  out.index_add_(0, arguments[1].toTensor().reshape({-1}), arguments[0].toTensor().reshape({-1, out.size(1)}));
+  const int64_t padding = arguments[3].toInt();
+  if (padding >= 0 && padding < out.size(0)) out.select(0, padding).zero_();
+}
+
+// arange(end, ...), arange.start(start, end, ...), arange.start_step(start, end, step, ...)
+void ArangeTo(const Stack& arguments, Outs outs) {
+  Tensor out = outs[0];
+  at::arange_out(out, arguments[0].toScalar());
+}
+void ArangeFrom(const Stack& arguments, Outs outs) {
+  Tensor out = outs[0];
+  at::arange_out(out, arguments[0].toScalar(), arguments[1].toScalar(), 1);
+}
+void ArangeBy(const Stack& arguments, Outs outs) {
+  Tensor out = outs[0];
+  at::arange_out(out, arguments[0].toScalar(), arguments[1].toScalar(), arguments[2].toScalar());
+}
+
+// Random numbers, drawn as the operator's in-place form draws them, of which the operator is a copy with other content.
+
+std::optional<at::Generator> GeneratorOf(const IValue& value) { return value.isNone() ? std::nullopt : std::optional(value.toGenerator()); }
+
+// Zeros and ones that were written as ints become numbers of at least the same size, in the same memory: the last ones first.
+template <typename scalar_t>
+void NumbersOfInts(const Tensor& out) {
+  constexpr int64_t kBlock = 16;
+  int32_t drawn[kBlock] = {};
+  scalar_t numbers[kBlock];
+  static_assert(sizeof(numbers) >= sizeof(drawn));
+  char* const memory = static_cast<char*>(out.mutable_data_ptr());
+  const auto convert = [&](int64_t begin, int64_t size) {
+    std::memcpy(drawn, memory + begin * sizeof(drawn[0]), size * sizeof(drawn[0]));
+    for (int64_t i = 0; i < kBlock; ++i) numbers[i] = static_cast<scalar_t>(drawn[i]);
+    std::memcpy(memory + begin * sizeof(numbers[0]), numbers, size * sizeof(numbers[0]));
+  };
+  int64_t begin = out.numel() / kBlock * kBlock;
+  if (begin < out.numel()) convert(begin, out.numel() - begin);
+  while ((begin -= kBlock) >= 0) convert(begin, kBlock);
+}
+
+// bernoulli.p(self, p, generator?). Where LibTorch draws by MKL, it draws ints, for which it allocates memory unless ints are asked for.
+void Bernoulli(const Stack& arguments, Outs outs) {
+  const Tensor& out = outs[0];
+  const double p = arguments[1].toDouble();
+  const std::optional<at::Generator> generator = GeneratorOf(arguments[2]);
+  const bool wide = out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble;
+  if (!wide || !out.is_contiguous() || out.numel() == 0) {
+    out.bernoulli_(p, generator);
+    return;
+  }
+  at::from_blob(out.mutable_data_ptr(), out.sizes(), at::TensorOptions(at::kInt)).bernoulli_(p, generator);
+  if (out.scalar_type() == at::kFloat) {
+    NumbersOfInts<float>(out);
+  } else {
+    NumbersOfInts<double>(out);
+  }
+}
+// uniform(self, from, to, generator?), normal_functional(self, mean, std, generator?)
+void Uniform(const Stack& arguments, Outs outs) {
+  outs[0].uniform_(arguments[1].toDouble(), arguments[2].toDouble(), GeneratorOf(arguments[3]));
+}
+void Normal(const Stack& arguments, Outs outs) {
+  outs[0].normal_(arguments[1].toDouble(), arguments[2].toDouble(), GeneratorOf(arguments[3]));
+}
+// exponential(self, lambd, generator?)
+void Exponential(const Stack& arguments, Outs outs) { outs[0].exponential_(arguments[1].toDouble(), GeneratorOf(arguments[2])); }
+void RandLike(const Stack& /*arguments*/, Outs outs) { outs[0].uniform_(0, 1); }
+void RandnLike(const Stack& /*arguments*/, Outs outs) { outs[0].normal_(0, 1); }
+
 // The numbers of rows, and of elements that each is normalised over.
 std::pair<int64_t, int64_t> RowsOf(const Tensor& x, const IValue& normalized_shape) {
   int64_t elements = 1;
@@ -83,8 +155,7 @@ void LayerNorm(const Stack& arguments, Outs outs) {
   const Tensor& x = arguments[0].toTensor();
   const auto [rows, elements] = RowsOf(x, arguments[1]);
   Tensor out = outs[0], mean = outs[1], rstd = outs[2];
-  at::native::LayerNormKernel(at::kCPU, x, OptionalTensor(arguments[2]), OptionalTensor(arguments[3]), rows, elements,
-                              arguments[4].toDouble(), &out, &mean, &rstd);
+  LayerNormInto(x, OptionalTensor(arguments[2]), OptionalTensor(arguments[3]), rows, elements, arguments[4].toDouble(), &out, &mean, &rstd);
 }
 
 // native_layer_norm_backward(grad_out, input, normalized_shape, mean, rstd, weight?, bias?, mask) -> (grad_input, grad_weight, grad_bias)
@@ -92,8 +163,8 @@ void LayerNormBackward(const Stack& arguments, Outs outs) {
   const Tensor& x = arguments[1].toTensor();
   const auto [rows, elements] = RowsOf(x, arguments[2]);
   Tensor grad_input = outs[0], grad_weight = outs[1], grad_bias = outs[2];
-  at::native::LayerNormBackwardKernel(at::kCPU, arguments[0].toTensor(), x, arguments[3].toTensor(), arguments[4].toTensor(),
-                                      OptionalTensor(arguments[5]), rows, elements, &grad_input, &grad_weight, &grad_bias);
+  LayerNormBackwardInto(arguments[0].toTensor(), x, arguments[3].toTensor(), arguments[4].toTensor(), OptionalTensor(arguments[5]), rows,
+                        elements, &grad_input, &grad_weight, &grad_bias);
 }
 
 // Rows of minus infinities alone, of which softmax makes NaN, become zeros.
@@ -161,8 +232,14 @@ bool EmbeddingApplies(const Stack& arguments, Outs results) {
   return arguments[0].toTensor().dim() == 2 && IsContiguous(results[0]) && results[0].numel() > 0;
 }
 
+// Of narrower floats, LibTorch rounds the sum of a row's parts in another way.
+bool EmbeddingDenseBackwardApplies(const Stack& arguments, Outs results) {
+  return !arguments[4].toBool() && SameFloat({arguments[0].toTensor(), results[0]}) && results[0].dim() == 2 && results[0].numel() > 0 &&
+         IsContiguous(results[0]);
+}
+
 // What there is for the operators of each name.
-DirectKernel Find(const std::string& name, const Stack& arguments, Outs results) {
+DirectKernel Find(const std::string& name, const std::string& overload, const Stack& arguments, Outs results) {
   static const std::unordered_map<std::string, DirectKernel> fills = {
       {"aten::empty", &WriteNothing},      {"aten::empty_like", &WriteNothing},        {"aten::new_empty", &WriteNothing},
       {"aten::empty_strided", &WriteNothing}, {"aten::new_empty_strided", &WriteNothing}, {"aten::zeros", &FillZero},
@@ -171,6 +248,12 @@ DirectKernel Find(const std::string& name, const Stack& arguments, Outs results)
       {"aten::full_like", &FillWith<1>},   {"aten::new_full", &FillWith<2>},           {"aten::scalar_tensor", &FillWith<0>},
   };
   if (const auto fill = fills.find(name); fill != fills.end()) return fill->second;
+  static const std::unordered_map<std::string, DirectKernel> drawing = {
+      {"aten::uniform", &Uniform},    {"aten::normal_functional", &Normal}, {"aten::exponential", &Exponential},
+      {"aten::rand_like", &RandLike}, {"aten::randn_like", &RandnLike},
+  };
+  if (const auto draw = drawing.find(name); draw != drawing.end()) return overload.empty() ? draw->second : nullptr;
+  if (name == "aten::bernoulli") return overload == "p" ? &Bernoulli : nullptr;
   if (name == "aten::clone" || name == "aten::_to_copy") {
     return CopyApplies(arguments[0].toTensor(), results[0]) ? &CopyFrom<0> : nullptr;
   }
@@ -178,8 +261,16 @@ DirectKernel Find(const std::string& name, const Stack& arguments, Outs results)
   if (name == "aten::select_backward") return &SelectBackward;
   if (name == "aten::slice_backward") return &SliceBackward;
   if (name == "aten::embedding") return EmbeddingApplies(arguments, results) ? &Embedding : nullptr;
-  if (name == "aten::native_layer_norm") return LayerNormApplies(arguments, results) ? &LayerNorm : nullptr;
-  if (name == "aten::native_layer_norm_backward") return LayerNormBackwardApplies(arguments, results) ? &LayerNormBackward : nullptr;
+  if (name == "aten::embedding_dense_backward") {
+    return EmbeddingDenseBackwardApplies(arguments, results) ? &EmbeddingDenseBackward : nullptr;
+  }
+  if (name == "aten::arange") {
+    return overload.empty() ? &ArangeTo : overload == "start" ? &ArangeFrom : overload == "start_step" ? &ArangeBy : nullptr;
+  }
+  if (name == "aten::native_layer_norm") return HasLayerNormKernels() && LayerNormApplies(arguments, results) ? &LayerNorm : nullptr;
+  if (name == "aten::native_layer_norm_backward") {
+    return HasLayerNormKernels() && LayerNormBackwardApplies(arguments, results) ? &LayerNormBackward : nullptr;
+  }
   if (name == "aten::_safe_softmax") return SafeSoftmaxApplies(arguments, results) ? &SafeSoftmax : nullptr;
   return nullptr;
 }
@@ -188,7 +279,7 @@ DirectKernel Find(const std::string& name, const Stack& arguments, Outs results)
 
 DirectKernel FindDirectKernel(const c10::OperatorHandle& op, const Stack& fake_arguments, Outs fake_results) {
   if (op.schema().is_mutable() || fake_results.empty()) return nullptr;
-  return Find(op.operator_name().name, fake_arguments, fake_results);
+  return Find(op.operator_name().name, op.operator_name().overload_name, fake_arguments, fake_results);
 }
 
 namespace {

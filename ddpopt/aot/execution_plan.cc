@@ -34,6 +34,9 @@ constexpr int64_t kLargestInWorkspace = int64_t{16} << 20;
 // What is allocated together: at least so much at a time (which is about what a bucket of DDP holds), or so many parts of the whole.
 constexpr int64_t kLeastTogether = int64_t{32} << 20;
 constexpr int64_t kPartsTogether = 24, kPartsSaved = 12;
+// Results as small as this are allocated together too, until they are so much: what is held longer than it lives costs less than
+// allocations.
+constexpr int64_t kSmallResult = int64_t{1} << 20, kSmallTogether = int64_t{4} << 20;
 
 constexpr int kNone = -1;
 constexpr int kBeforeSteps = -1;
@@ -497,7 +500,8 @@ class Planner {
       if (step.code != Step::Code::kOut || step.results.size != 1 || !pointwise_[s]) continue;
       const int result = plan_->result_values[step.results.first];
       const int mine = plan_->values[result].memory;
-      if (escapes_[mine]) continue;
+      // What is returned takes the place of what would be allocated for itself anyway; of smaller values, it would lengthen a group's life.
+      if (escapes_[mine] && plan_->memories[mine].bytes <= kLargestInWorkspace) continue;
       int reused = kNone;
       ForEachOperand(step.sources, [&](int operand) {
         if (reused == kNone && MayWriteOver(step, s, operand, result, find)) reused = operand;
@@ -506,6 +510,10 @@ class Planner {
       const int memory = find(plan_->values[reused].memory);
       taken_by[mine] = memory;
       plan_->memories[memory].last = plan_->memories[mine].last;
+      if (!escapes_[mine]) continue;
+      escapes_[memory] = true;
+      fates_[memory] = Fate::kResult;
+      plan_->memories[memory].output = plan_->memories[mine].output;
     }
     for (Value& value : plan_->values) value.memory = find(value.memory);
     taken_by_ = std::move(taken_by);
@@ -528,13 +536,15 @@ class Planner {
   // --- memory
 
   void ChooseMemory() {
-    std::vector<int> together, saved;
+    std::vector<int> together, saved, small;
     int64_t together_bytes = 0, saved_bytes = 0;
     for (int m = 0; m < NumMemories(); ++m) {
       if (!allocatable_[m] || taken_by_[m] != kNone) continue;
       Memory& memory = plan_->memories[m];
       if (!escapes_[m]) {
         memory.kind = memory.bytes > kLargestInWorkspace ? Memory::Kind::kResult : Memory::Kind::kPlanned;
+      } else if (memory.bytes > 0 && memory.bytes <= kSmallResult && fates_[m] == Fate::kResult) {
+        small.push_back(m);
       } else if (memory.bytes == 0 || fates_[m] == Fate::kResult) {
         memory.kind = Memory::Kind::kResult;
       } else if (fates_[m] == Fate::kTogether) {
@@ -547,6 +557,7 @@ class Planner {
     }
     std::stable_sort(saved.begin(), saved.end(), [&](int a, int b) { return freed_at_[a] < freed_at_[b]; });
     MakeGroups(together, Memory::Kind::kTogether, std::max(kLeastTogether, together_bytes / kPartsTogether));
+    MakeGroups(small, Memory::Kind::kTogether, kSmallTogether);
     MakeGroups(saved, Memory::Kind::kSaved, std::max(kLeastTogether, saved_bytes / kPartsSaved));
   }
 

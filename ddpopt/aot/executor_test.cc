@@ -1,5 +1,6 @@
 #include "ddpopt/aot/executor.h"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -206,6 +207,36 @@ TEST(Executor, OperatorsWithKernelsOfOurOwn) {
             Call(graph, "aten::zeros_like", {in[2]}),
             Call(graph, "aten::full_like", {in[2], IValue(1.5)})};
   });
+  // Rows that come several times, one that is padding, another order in memory.
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const int64_t size : {6, 500}) {
+      const at::Tensor rows = at::arange(5 * size).mul(7).remainder(5).view({5, size}).t().to(size == 6 ? at::kLong : at::kInt);
+      const at::Tensor gradient = Ramp({5, size, 19}).transpose(0, 1).to(dtype);
+      ExpectAsInterpreted({gradient, rows}, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+        Nodes results;
+        for (const int64_t padding : {-1, 0, 3}) {
+          for (const bool scale : {false, true}) {
+            results.push_back(
+                Call(graph, "aten::embedding_dense_backward", {in[0], in[1], IValue(int64_t{7}), IValue(padding), IValue(scale)}));
+          }
+        }
+        return results;
+      });
+    }
+  }
+  ExpectAsInterpreted({Ramp({3})}, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+    const auto kind = [](at::ScalarType dtype) { return fx::Kwargs{{"dtype", IValue(static_cast<int64_t>(dtype))}}; };
+    Nodes results = {in[0]};
+    for (const at::ScalarType dtype : {at::kLong, at::kFloat, at::kDouble}) {
+      const auto add = [&](const char* overload, std::vector<Argument> args) {
+        results.push_back(graph.CallFunction(FindOperator("aten::arange", overload), std::move(args), kind(dtype)));
+      };
+      add("", {IValue(7)});
+      add("start", {IValue(2), IValue(9)});
+      add("start_step", {IValue(20), IValue(3), IValue(-4)});
+    }
+    return results;
+  });
 }
 
 TEST(Executor, RandomNumbersAndWritesInPlace) {
@@ -215,6 +246,75 @@ TEST(Executor, RandomNumbersAndWritesInPlace) {
     fx::Node* dropped = Call(graph, "aten::native_dropout", {in[0], IValue(0.5), IValue(true)});
     return {Call(graph, "aten::mul", {drawn, noise}, "Tensor"), noise, Element(graph, dropped, 0), Element(graph, dropped, 1)};
   });
+}
+
+// Drawn as their in-place forms draw, in the same order, also where a result lies in another order or is of odd size.
+TEST(Executor, RandomOperatorsAreDrawnWhereTheyAreWanted) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    for (const at::Tensor& x : {Ramp({5, 7}), Ramp({5, 7}).t(), Ramp({64, 3}), Ramp({1}), Ramp({0, 3})}) {
+      SCOPED_TRACE(x.sizes());
+      ExpectAsInterpreted({x.to(dtype)}, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+        fx::Node* inner = Call(graph, "aten::cos", {in[0]});
+        const Nodes drawn = {Call(graph, "aten::bernoulli", {inner, IValue(0.3)}, "p"),
+                             Call(graph, "aten::uniform", {inner, IValue(-1.0), IValue(2.0)}),
+                             Call(graph, "aten::normal_functional", {inner, IValue(1.0), IValue(0.5)}),
+                             Call(graph, "aten::exponential", {inner, IValue(2.0)}),
+                             Call(graph, "aten::rand_like", {inner}),
+                             Call(graph, "aten::randn_like", {inner})};
+        Nodes results;
+        for (fx::Node* node : drawn) results.push_back(Call(graph, "aten::mul", {node, inner}, "Tensor"));
+        results.push_back(Call(graph, "aten::bernoulli", {inner, IValue(0.6)}, "p"));
+        return results;
+      });
+    }
+  }
+  const Tensors inputs = {Ramp({1000})};
+  const auto module = MakeGraph(inputs, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+    fx::Node* mask = Call(graph, "aten::bernoulli", {in[0], IValue(0.5)}, "p");
+    return {Call(graph, "aten::mul", {in[0], Call(graph, "aten::div", {mask, IValue(0.5)}, "Scalar")}, "Tensor")};
+  });
+  const auto executor = Executor::Compile(module);
+  RunPlanned(*executor, inputs);
+  Tensors result;
+  EXPECT_EQ(Allocations([&] { result = RunPlanned(*executor, inputs); }), 1);
+}
+
+// A large result that goes element by element takes the memory of the operand that dies with it.
+TEST(Executor, LargeResultsAreWrittenOverTheirOperands) {
+  constexpr int64_t kElements = int64_t{5} << 20;
+  const Tensors inputs = {Ramp({kElements}), Ramp({kElements}).cos()};
+  const auto build = [](fx::Graph& graph, const Nodes& in) -> Nodes {
+    fx::Node *first = Call(graph, "aten::sin", {in[0]}), *second = Call(graph, "aten::cos", {in[1]});
+    return {Call(graph, "aten::add", {first, second}, "Tensor")};
+  };
+  const auto module = MakeGraph(inputs, build);
+  ExecutorOptions options;
+  options.fates = {Fate::kTogether};
+  const auto executor = Executor::Compile(module, options);
+  const Tensors want = Interpreted(*module, inputs);
+  Tensors got;
+  EXPECT_EQ(Allocations([&] { got = RunPlanned(*executor, inputs); }), 2);
+  EXPECT_THAT(got[0], TensorEq(want[0]));
+  EXPECT_EQ(got[0].use_count(), 1u);
+  EXPECT_EQ(got[0].storage().use_count(), 1u);
+  const auto use = executor->memory_use();
+  EXPECT_EQ(*std::max_element(use.live.begin(), use.live.end()), 2 * kElements * 4);
+  EXPECT_EQ(use.outputs[0].bytes, kElements * 4);
+
+  // Where the result is wanted, its operand is computed already.
+  const at::Tensor target = at::zeros({kElements});
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    EXPECT_EQ(Allocations([&] { got = executor->Run(inputs, {target}); }), 1);
+  }
+  EXPECT_TRUE(got[0].is_alias_of(target));
+  EXPECT_THAT(target, TensorEq(want[0]));
+  // Not over an operand that is returned itself.
+  const auto both = MakeGraph(inputs, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+    fx::Node* first = Call(graph, "aten::sin", {in[0]});
+    return {first, Call(graph, "aten::cos", {first})};
+  });
+  ExpectSame(RunPlanned(*Executor::Compile(both), inputs), Interpreted(*both, inputs));
 }
 
 TEST(Executor, ListsAndElements) {
@@ -256,6 +356,25 @@ TEST(Executor, WhatBecomesOfResults) {
   got.clear();
   RunPlanned(*executor, inputs);
   EXPECT_THAT(kept, TensorEq(want[4]));
+}
+
+TEST(Executor, SmallResultsAreAllocatedTogether) {
+  const Tensors inputs = {Ramp({4, 3})};
+  const auto module = MakeGraph(inputs, [](fx::Graph& graph, const Nodes& in) -> Nodes {
+    fx::Node* x = Call(graph, "aten::sin", {in[0]});
+    return {x, Call(graph, "aten::t", {x}), Call(graph, "aten::cos", {x}), in[0], Call(graph, "aten::exp", {x})};
+  });
+  const auto executor = Executor::Compile(module);
+  Tensors got;
+  RunPlanned(*executor, inputs);
+  EXPECT_EQ(Allocations([&] { got = RunPlanned(*executor, inputs); }), 1);
+  ExpectSame(got, Interpreted(*module, inputs));
+  // Each is its owner's alone.
+  const at::Tensor kept = got[2];
+  got[4].resize_({100});
+  got.clear();
+  RunPlanned(*executor, inputs);
+  EXPECT_THAT(kept, TensorEq(at::cos(at::sin(inputs[0]))));
 }
 
 TEST(Executor, SeveralThreads) {

@@ -34,6 +34,21 @@ std::string Describe(const fx::Node* node) {
   return absl::StrCat(text, " ", c10::toString(fake.scalar_type()), "[", absl::StrJoin(fake.sizes(), ", "), "]");
 }
 
+// What these nodes of a graph compute of the results.
+absl::StatusOr<std::shared_ptr<fx::GraphModule>> Copy(const std::vector<fx::Node*>& nodes, const fx::Graph& graph,
+                                                      const std::vector<fx::Argument>& results) {
+  auto module = std::make_shared<fx::GraphModule>();
+  fx::NodeTable<fx::Node*> copies(graph);
+  const auto map = [&](fx::Node* node) -> fx::Argument { return copies.at(node); };
+  for (fx::Node* node : nodes) copies[node] = module->graph().CopyNode(*node, map);
+  std::vector<fx::Argument> mapped;
+  for (const fx::Argument& result : results) mapped.push_back(result.Map(map));
+  module->graph().Output(fx::Argument::Tuple(std::move(mapped)));
+  DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*module).status());
+  DDPOPT_RETURN_IF_ERROR(module->Lint());
+  return module;
+}
+
 class Cutter {
  public:
   Cutter(const JointValues& values, const SavedChoice& choice)
@@ -41,8 +56,7 @@ class Cutter {
 
   absl::StatusOr<PartitionedGraph> Run() {
     DDPOPT_RETURN_IF_ERROR(Order());
-    DDPOPT_ASSIGN_OR_RETURN(parts_.inference, Forward({}));
-    DDPOPT_ASSIGN_OR_RETURN(parts_.forward, Forward(intermediates_));
+    DDPOPT_RETURN_IF_ERROR(Forward());
     DDPOPT_RETURN_IF_ERROR(Backward());
     parts_.num_intermediates = static_cast<int>(intermediates_.size());
     parts_.intermediate_bytes = choice_.bytes;
@@ -127,18 +141,11 @@ class Cutter {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<fx::GraphModule>> Forward(const std::vector<fx::Node*>& intermediates) {
-    auto module = std::make_shared<fx::GraphModule>();
-    fx::NodeTable<fx::Node*> copies(graph_);
-    const auto map = [&](fx::Node* node) -> fx::Argument { return copies.at(node); };
-    for (fx::Node* node : values_.forward()) copies[node] = module->graph().CopyNode(*node, map);
-    std::vector<fx::Argument> results;
-    for (int i = 0; i < values_.num_forward_results(); ++i) results.push_back(values_.results()[i].Map(map));
-    for (fx::Node* node : intermediates) results.push_back(copies.at(node));
-    module->graph().Output(fx::Argument::Tuple(std::move(results)));
-    DDPOPT_RETURN_IF_ERROR(fx::EliminateDeadCode(*module).status());
-    DDPOPT_RETURN_IF_ERROR(module->Lint());
-    return module;
+  absl::Status Forward() {
+    std::vector<fx::Argument> results(values_.results().begin(), values_.results().begin() + values_.num_forward_results());
+    for (fx::Node* node : intermediates_) results.emplace_back(node);
+    DDPOPT_ASSIGN_OR_RETURN(parts_.forward, Copy(values_.forward(), graph_, results));
+    return absl::OkStatus();
   }
 
   absl::Status Backward() {
@@ -213,6 +220,17 @@ absl::StatusOr<PartitionedGraph> Partition(const JointGraph& joint, const Partit
     parts.report.default_bytes = standard.bytes;
   }
   return parts;
+}
+
+absl::StatusOr<std::shared_ptr<fx::GraphModule>> InferenceGraph(const JointGraph& joint, const PartitionedGraph& parts) {
+  const fx::Graph& forward = parts.forward->graph();
+  std::vector<fx::Node*> nodes;
+  for (fx::Node* node : forward.nodes()) {
+    if (node->op() != fx::Op::kOutput) nodes.push_back(node);
+  }
+  const auto& results = forward.output_node()->args().front().elements();
+  const auto size = static_cast<std::ptrdiff_t>(joint.num_values + joint.updates.size());
+  return Copy(nodes, forward, {results.begin(), results.begin() + size});
 }
 
 }  // namespace ddpopt

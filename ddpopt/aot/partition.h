@@ -51,8 +51,6 @@ struct PartitionedGraph {
   };
 
   std::shared_ptr<fx::GraphModule> forward;
-  // The same without saved intermediates, for calls without gradients.
-  std::shared_ptr<fx::GraphModule> inference;
   std::shared_ptr<fx::GraphModule> backward;
   std::vector<Saved> saved;  // in the order of the backward's placeholders
   int num_intermediates = 0;
@@ -69,6 +67,9 @@ struct PartitionedGraph {
 //
 // Errors: InvalidArgument: a budget outside of [0, 1]. Internal: a graph that is no joint graph (a value that depends on a tangent).
 absl::StatusOr<PartitionedGraph> Partition(const JointGraph& joint, const PartitionOptions& options = {});
+
+// The forward without what it saves, for calls without gradients: primals -> (values..., updates...).
+absl::StatusOr<std::shared_ptr<fx::GraphModule>> InferenceGraph(const JointGraph& joint, const PartitionedGraph& parts);
 
 inline absl::StatusOr<PartitionedGraph> PartitionDefault(const JointGraph& joint) { return Partition(joint, {}); }
 

@@ -210,6 +210,7 @@ int FromEnvironment(const char* name, int fallback) {
 // The default partition, and those that compute again what is cheap, half of the rest, and everything.
 AotOptions OptionsOf(int seed) {
   AotOptions options;
+  options.poison_workspace = true;
   if (seed % 4 == 0) return options;
   options.partition.kind = PartitionKind::kMinCut;
   options.partition.memory_budget = 1 - 0.5 * (seed % 4 - 1);

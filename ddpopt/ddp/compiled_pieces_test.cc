@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/distributed_test.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "torch/nn/module.h"
 
 namespace ddpopt {
@@ -142,6 +143,59 @@ TEST(CompiledPieces, GradientsAreComputedInTheirBuckets) {
       for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), want_both[i], 1e-4, 1e-6)) << i;
       EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
     }
+  }
+}
+
+// A gradient that no differentiation of the forward would give.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double factor) {
+    ctx->save_for_backward({x, weight});
+    ctx->saved_data["factor"] = factor;
+    return at::mm(x, weight).tanh();
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::tensor_list grads) {
+    const torch::autograd::tensor_list saved = ctx->get_saved_variables();
+    const at::Tensor scaled = grads[0] * ctx->saved_data["factor"].toDouble();
+    return {at::mm(scaled, saved[1].t()), at::mm(saved[0].cos().t(), scaled), at::Tensor()};
+  }
+};
+
+struct ScaledLayersImpl : torch::nn::Module {
+  explicit ScaledLayersImpl(int64_t width) {
+    at::manual_seed(3);
+    for (int64_t i = 0; i < 3; ++i) register_parameter(absl::StrCat("w", i), at::rand({width, width}).sub(0.5));
+  }
+  at::Tensor forward(at::Tensor x) {
+    double factor = 0.5;
+    for (const at::Tensor& weight : parameters()) x = Scaled::apply(x, weight, factor += 0.25);
+    return x.sum();
+  }
+};
+
+TEST(CompiledPieces, CustomFunctionsKeepTheirGradients) {
+  constexpr int kWidth = 8;
+  for (const bool view : {false, true}) {
+    SCOPED_TRACE(absl::StrCat("views ", view));
+    auto net = std::make_shared<ScaledLayersImpl>(kWidth);
+    DdpOptions options = OneBucketForEach(kWidth * kWidth * 4);
+    options.gradient_as_bucket_view = view;
+    options.eager_fallback = false;
+    auto ddp = Wrap(net, options);
+    const at::Tensor x = Batch(4, kWidth);
+    const at::Tensor want_loss = net->forward(x);
+    want_loss.backward();
+    std::vector<at::Tensor> want;
+    for (const at::Tensor& parameter : net->parameters()) want.push_back(MeanOverRanks(parameter.grad()));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      const at::Tensor loss = ddp->forward(x);
+      EXPECT_TRUE(at::equal(loss.detach(), want_loss.detach()));
+      loss.backward();
+      EXPECT_EQ(ddp->core().last_step().buckets.size(), 3u);
+      for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), want[i])) << i;
+    }
+    EXPECT_FALSE(ddp->core().runs_eagerly());
+    EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
   }
 }
 

@@ -28,7 +28,8 @@ IValue FakeInterpreter::RunCallModule(const fx::Node& node, Arguments& arguments
 }
 
 IValue FakeInterpreter::RunSubgraph(const fx::GraphModule::Submodule& submodule, Values args) {
-  TORCH_CHECK(submodule.graph_module != nullptr, "a compiled submodule has no graph to run on fake tensors");
+  // What has no graph, such as a user's autograd::Function, gives fakes for fakes.
+  if (submodule.graph_module == nullptr) return Interpreter::RunSubgraph(submodule, std::move(args));
   return Nested(*submodule.graph_module)->Run(std::move(args));
 }
 
