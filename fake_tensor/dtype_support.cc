@@ -60,7 +60,6 @@ grad_output; ints complex bool; upsample_linear1d_backward
 grad_output; ints complex bool; upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
 grad_output; ints complex bool; upsample_trilinear3d_backward
 grad_w; 1ints complex bool; _weight_norm_interface_backward
-input; 1ints complex bool; native_group_norm
 input; ?ints complex bool; grid_sampler_2d
 input; halves ints bool; linalg_householder_product
 input; complex i8 i16 i32 i64 bool; upsample_bilinear2d.vec_out upsample_nearest2d.vec_out
@@ -85,7 +84,7 @@ self; 1halves; linalg_cholesky_ex linalg_ldl_factor_ex
 self; 1halves ints complex bool; multi_margin_loss multilabel_margin_loss_forward
 self; 1ints bool; normal_ normal_functional
 self; 1ints complex bool; _log_softmax _softmax bernoulli fractional_max_pool2d fractional_max_pool3d log_normal
-self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out max_unpool2d max_unpool3d
+self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out max_unpool3d
 self; bool; abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
 self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1
@@ -175,7 +174,8 @@ x; halves ints complex bool; _dirichlet_grad
 (dtype); halves complex f32 f64 u8 i8 i16 bool; tril_indices triu_indices
 (dtype); ints bool; rand_like
 (each); bool; _foreach_abs _foreach_ceil _foreach_clamp_max.ScalarList _foreach_clamp_min.ScalarList _foreach_floor
-(each); bool; _foreach_maximum.ScalarList _foreach_minimum.ScalarList _foreach_pow.List _foreach_trunc
+(each); bool; _foreach_maximum.ScalarList _foreach_minimum.ScalarList _foreach_trunc
+(each); c32 bool; _foreach_pow.List
 (each); c32; _foreach_div.List _foreach_div.ScalarList _foreach_div.Tensor _foreach_pow.ScalarList
 (each); complex; _foreach_clamp_max.List _foreach_clamp_min.List _foreach_erf _foreach_erfc _foreach_lgamma _foreach_max
 (each); complex; _foreach_maximum.List _foreach_minimum.List

@@ -112,6 +112,7 @@ bool WritesAnywhere(absl::string_view name) {
       "fractional_max_pool2d",
       "fractional_max_pool2d_backward",
       "fractional_max_pool3d",
+      "linear",
       "mv",
       "nll_loss_backward",
       "nll_loss_forward",

@@ -2,8 +2,10 @@
 
 #include <array>
 #include <tuple>
+#include <vector>
 
 #include "ATen/MemoryOverlap.h"
+#include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernels.h"
@@ -37,10 +39,16 @@ void CheckInput(const char* name, const Tensor& input, bool training) {
   TORCH_CHECK(!training || input.numel() > 0, name, ": the input has no elements: ", input.sizes());
 }
 
-// Whether the real kernel takes its way for contiguous tensors, on which it looks at less.
-bool AllContiguous(const Tensor& input, std::initializer_list<const MaybeTensor*> tensors) {
-  bool contiguous = input.is_contiguous(input.suggest_memory_format());
-  for (const MaybeTensor* tensor : tensors) contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
+// Whether the kernel for contiguous tensors takes it.
+bool Fits(const Tensor& tensor) {
+  return tensor.is_contiguous() || (tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
+// Whether the kernel for contiguous tensors takes them; it looks at less.
+bool AllContiguous(const Tensor& input, const Tensor& out, std::initializer_list<const MaybeTensor*> parameters) {
+  bool contiguous = Fits(input) && Fits(out);
+  for (const MaybeTensor* parameter : parameters) contiguous &= !Given(*parameter) || (*parameter)->is_contiguous();
   return contiguous;
 }
 
@@ -57,32 +65,41 @@ Tensor EmptyInFormat(const Tensor& input, std::initializer_list<const MaybeTenso
   return Empty(input.sizes(), input.options(), format);
 }
 
-// Whether the kernel for contiguous tensors takes it.
-bool Fits(const Tensor& tensor) {
-  return tensor.is_contiguous() || (tensor.dim() == 4 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
-         (tensor.dim() == 5 && tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d));
-}
-
 at::TensorOptions CheckBatchNorm(const char* name, const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
                                  const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training) {
   TORCH_CHECK(Given(running_mean) == Given(running_var), name, ": running_mean and running_var go together");
   TORCH_CHECK(training || Given(running_mean), name, ": evaluation needs running_mean");
   const at::ScalarType dtype = ParameterType(name, input, {&weight, &bias, &running_mean, &running_var});
   CheckInput(name, input, training);
-  if (!AllContiguous(input, {&weight, &bias, &running_mean, &running_var})) {
-    for (const MaybeTensor* tensor : {&weight, &bias}) {
-      TORCH_CHECK(!Given(*tensor) || ((*tensor)->dim() == 1 && ((*tensor)->numel() == 1 || (*tensor)->numel() == input.size(1))), name,
-                  ": a parameter doesn't have ", input.size(1), " elements");
-    }
-  }
   return input.options().dtype(dtype);
+}
+
+// Other tensors than contiguous ones are broadcast, and decide over the result's shape, too.
+void Broadcast(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,
+               Tensor& out) {
+  at::TensorIteratorConfig config;
+  config.add_output(out).add_const_input(input);
+  for (const MaybeTensor* parameter : {&mean, &var, &weight, &bias}) {
+    if (!Given(*parameter)) continue;
+    TORCH_CHECK((*parameter)->dim() == 1, "batch norm: parameters and statistics must be vectors, not ", (*parameter)->sizes());
+    std::vector<int64_t> sizes(input.dim(), 1), strides(input.dim(), 0);
+    sizes[1] = (*parameter)->size(0);
+    strides[1] = (*parameter)->stride(0);
+    config.add_owned_const_input((*parameter)->as_strided(sizes, strides));
+  }
+  config.check_all_same_dtype(false).promote_inputs_to_common_dtype(false).build();
 }
 
 Normed NativeBatchNorm(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& running_mean,
                        const MaybeTensor& running_var, bool training, double /*momentum*/, double /*eps*/) {
   const at::TensorOptions stats = CheckBatchNorm("native_batch_norm", input, weight, bias, running_mean, running_var, training);
   const int64_t saved = training ? input.size(1) : 0;
-  return {EmptyInFormat(input, {&weight, &bias, &running_mean, &running_var}), Empty({saved}, stats), Empty({saved}, stats)};
+  Tensor out = EmptyInFormat(input, {&weight, &bias, &running_mean, &running_var});
+  if (!AllContiguous(input, out, {&weight, &bias, &running_mean, &running_var})) {
+    const MaybeTensor none;
+    Broadcast(input, weight, bias, training ? none : running_mean, training ? none : running_var, out);
+  }
+  return {out, Empty({saved}, stats), Empty({saved}, stats)};
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
@@ -91,11 +108,15 @@ std::tuple<Tensor&, Tensor&, Tensor&> NativeBatchNormOut(const Tensor& input, co
                                                          Tensor& save_invstd) {
   constexpr const char* kName = "native_batch_norm.out";
   const at::TensorOptions stats = CheckBatchNorm(kName, input, weight, bias, running_mean, running_var, training);
-  TORCH_CHECK(out.scalar_type() == input.scalar_type() || input.numel() == 0, kName, ": out must be ", input.scalar_type());
   out.resize_(input.sizes());
   at::assert_no_internal_overlap(out);
-  const bool all_contiguous =
-      AllContiguous(input, {&weight, &bias, &running_mean, &running_var}) && out.is_contiguous(input.suggest_memory_format());
+  const bool all_contiguous = AllContiguous(input, out, {&weight, &bias, &running_mean, &running_var});
+  TORCH_CHECK(out.scalar_type() == input.scalar_type() || (input.numel() == 0 && all_contiguous), kName, ": out must be ",
+              input.scalar_type());
+  if (!all_contiguous) {
+    const MaybeTensor none;
+    Broadcast(input, weight, bias, training ? none : running_mean, training ? none : running_var, out);
+  }
   if (!training && (input.numel() == 0 || !all_contiguous)) return {out, save_mean, save_invstd};
   for (Tensor* saved : {&save_mean, &save_invstd}) {
     TORCH_CHECK(saved->dtype() == stats.dtype(), kName, ": saved statistics must be ", stats.dtype());

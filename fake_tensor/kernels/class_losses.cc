@@ -45,6 +45,14 @@ Tensor MultiMarginLoss(const Tensor& self, const Tensor& target, const at::Scala
   return reduction == at::Reduction::None && target.dim() > 0 ? Empty({target.numel()}, self.options()) : Empty({}, self.options());
 }
 
+Tensor& MultiMarginLossOut(const Tensor& self, const Tensor& target, const at::Scalar& p, const at::Scalar& margin,
+                           const MaybeTensor& weight, int64_t reduction, Tensor& out) {
+  const Tensor loss = MultiMarginLoss(self, target, p, margin, weight, reduction);
+  if (self.numel() != 0) CheckOutDtype(loss, out);
+  out.resize_(loss.sizes());
+  return out;
+}
+
 Tensor MultiMarginLossBackward(const Tensor& grad_output, const Tensor& self, const Tensor& target, const at::Scalar& p,
                                const at::Scalar& /*margin*/, const MaybeTensor& weight, int64_t reduction) {
   constexpr const char* kName = "multi_margin_loss_backward";
@@ -147,7 +155,7 @@ std::tuple<Tensor&, Tensor&> NllLoss2dForwardOut(const Tensor& self, const Tenso
                                                  int64_t ignore_index, Tensor& output, Tensor& total_weight) {
   const auto [loss, total] = NllLoss2dForward(self, target, weight, reduction, ignore_index);
   CheckOutDtype(total, total_weight);
-  if (self.numel() != 0) CheckOutDtype(loss, output);
+  if (self.numel() != 0 || reduction == at::Reduction::None) CheckOutDtype(loss, output);
   // The mean over nothing is NaN.
   TORCH_CHECK(self.numel() != 0 || reduction != at::Reduction::Mean || !c10::isIntegralType(output.scalar_type(), /*includeBool=*/false),
               "nll_loss2d: NaN doesn't fit ", output.scalar_type());
@@ -217,13 +225,13 @@ Tensor CtcLossBackwardTensor(const Tensor& grad, const Tensor& log_probs, const 
 
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("multi_margin_loss", MultiMarginLoss);
-  m.impl("multi_margin_loss.out", OutOf<MultiMarginLoss>::Resized);
+  m.impl("multi_margin_loss.out", MultiMarginLossOut);
   m.impl("multi_margin_loss_backward", MultiMarginLossBackward);
   m.impl("multi_margin_loss_backward.grad_input", MultiMarginLossBackwardOut);
   m.impl("multilabel_margin_loss_forward", MultilabelMarginLossForward);
   m.impl("multilabel_margin_loss_forward.output", MultilabelMarginLossForwardOut);
   m.impl("multilabel_margin_loss_backward", MultilabelMarginLossBackward);
-  m.impl("multilabel_margin_loss_backward.grad_input", OutOf<MultilabelMarginLossBackward>::Contiguous);
+  m.impl("multilabel_margin_loss_backward.grad_input", OutOf<MultilabelMarginLossBackward, OutDtype::kOfElements>::Contiguous);
   m.impl("nll_loss_forward", NllLossForward, kThisForm);
   m.impl("nll_loss_forward.output", NllLossForwardOut, kThisForm);
   m.impl("nll_loss2d_forward", NllLoss2dForward);

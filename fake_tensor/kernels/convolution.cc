@@ -126,15 +126,30 @@ MemoryFormat OneDnnFormat(const Tensor& input, const Tensor& weight) {
   return last ? MemoryFormat::ChannelsLast3d : MemoryFormat::Contiguous;
 }
 
+// It takes a dilation of 0 for one of 1, but not in three spatial dimensions, and forward only if transposed, with one element there.
 void CheckOneDnn(const Tensor& input, const Tensor& weight, const Call& call, const std::vector<int64_t>& sizes, bool forward) {
   for (const int64_t size : sizes) {
     TORCH_CHECK(size >= 0, "convolution: the output would have a negative size, input ", input.sizes(), ", weight ", weight.sizes());
   }
   for (std::size_t i = 0; i < call.window.kernel.size(); ++i) {
     TORCH_CHECK(call.window.kernel[i] > 0, "convolution: kernel sizes must be positive, not ", weight.sizes());
-    TORCH_CHECK(call.window.dilation[i] > 0 || (call.transposed && call.window.kernel[i] == 1) || !forward,
-                "convolution: dilations must be positive");
+    const bool taken = call.window.kernel.size() < 3 && (!forward || (call.transposed && call.window.kernel[i] == 1));
+    TORCH_CHECK(call.window.dilation[i] > 0 || taken, "convolution: dilations must be positive");
   }
+}
+
+// The output's gradient must have the shape of an output. Of a transposed convolution any will do from which the input's shape follows.
+void CheckOneDnnGrad(const Tensor& grad_output, const Tensor& input, const Tensor& weight, const Call& call) {
+  const ConvolutionWindow& window = call.window;
+  bool fits = grad_output.dim() == input.dim() && grad_output.size(0) == input.size(0) &&
+              grad_output.size(1) == (call.transposed ? weight.size(1) * call.groups : weight.size(0));
+  for (std::size_t i = 0; i < window.kernel.size() && fits; ++i) {
+    const int64_t in = input.size(static_cast<int64_t>(i) + 2), out = grad_output.size(static_cast<int64_t>(i) + 2);
+    const int64_t reach = std::max<int64_t>(window.dilation[i], 1) * (window.kernel[i] - 1) + 1;
+    const int64_t larger = (call.transposed ? out - window.output_padding[i] : in) + 2 * window.padding[i] - reach;
+    fits = larger >= 0 && larger / window.stride[i] + 1 == (call.transposed ? in : out);
+  }
+  TORCH_CHECK(fits, "convolution_backward: grad_output has shape ", grad_output.sizes(), " for an input of ", input.sizes());
 }
 
 void CheckOneDnnDtype(const Tensor& tensor) {
@@ -221,10 +236,7 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
         TORCH_CHECK(!call.transposed || grad_output.scalar_type() == input.scalar_type(), "convolution_backward: grad_output is ",
                     grad_output.scalar_type(), ", the input ", input.scalar_type());
         CheckOneDnn(input, weight, call, sizes, /*forward=*/false);
-        const std::vector<int64_t>& dilation = call.window.dilation;
-        const bool dilated = std::all_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 0; });
-        TORCH_CHECK(!dilated || grad_output.sizes() == IntArrayRef(sizes), "convolution_backward: grad_output has shape ",
-                    grad_output.sizes(), ", not ", IntArrayRef(sizes));
+        CheckOneDnnGrad(grad_output, input, weight, call);
       }
       if (output_mask[0]) {
         CheckOneDnnDtype(weight);

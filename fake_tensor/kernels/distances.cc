@@ -5,6 +5,7 @@
 
 #include "ATen/ExpandUtils.h"
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
@@ -28,13 +29,11 @@ void CheckFloatOrDouble(const Tensor& tensor, const char* op) {
 }
 
 Tensor EuclideanDist(const Tensor& x1, const Tensor& x2) {
-  CheckMatrices(x1, "_euclidean_dist");
-  CheckMatrices(x2, "_euclidean_dist");
-  TORCH_CHECK(x1.size(-1) == x2.size(-1), "_euclidean_dist: both must have the same number of columns, not ", x1.size(-1), " and ",
-              x2.size(-1));
-  CheckSameDtype(x1, x2, "_euclidean_dist");
-  TORCH_CHECK(x1.is_floating_point(), "_euclidean_dist: floating-point tensors are wanted, not ", x1.scalar_type());
-  return Empty(Joined(at::infer_size(BatchSizes(x1), BatchSizes(x2)), {x1.size(-2), x2.size(-2)}), x1.options());
+  // One product of rows with their squares beside them.
+  const Tensor squares1 = x1.pow(2).sum(-1, /*keepdim=*/true), squares2 = x2.pow(2).sum(-1, /*keepdim=*/true);
+  const Tensor rows1 = at::cat({x1.mul(-2), squares1, EmptyContiguousLike(squares1)}, -1);
+  const Tensor rows2 = at::cat({x2, EmptyContiguousLike(squares2), squares2}, -1);
+  return rows1.matmul(rows2.mT()).clamp_min_(0).sqrt_();
 }
 
 Tensor CdistForward(const Tensor& x1, const Tensor& x2, double p, std::optional<int64_t> compute_mode) {

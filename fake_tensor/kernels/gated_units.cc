@@ -60,6 +60,7 @@ Tensor GluJvp(const Tensor& glu, const Tensor& x, const Tensor& dx, int64_t dim)
 // (Of the unit's gradient only the size has a part in it.)
 Tensor GluBackwardJvp(const Tensor& grad_x, const Tensor& grad_glu, const Tensor& x, const Tensor& dgrad_glu, const Tensor& dx,
                       int64_t dim) {
+  TORCH_CHECK(x.scalar_type() != at::kBool, "glu_backward_jvp: bool tensors are not supported");
   dim = at::maybe_wrap_dim(dim, x.dim());
   const int64_t half = grad_glu.size(dim);
   const Tensor a = x.narrow(dim, 0, half);

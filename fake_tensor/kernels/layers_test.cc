@@ -74,6 +74,29 @@ std::vector<SweepCase> Convolutions() {
   cases.push_back(Rejected(call("odd_groups", {input, weight, None()}, 1, 0, 3)));
   cases.push_back(Rejected(call("other_rank", {F({4, 6, 5}), weight, None()}, 1, 0, 1)));
 
+  // Dilations of 0.
+  const auto undilated = [&](const char* name, Tensor x, Tensor kernel, bool transposed) {
+    return OpCase(absl::StrCat("convolution_undilated", name), "aten::convolution",
+                  {x, kernel, None(), Ints({1}), Ints({0}), Ints({0}), transposed, Ints({0}), 1});
+  };
+  cases.push_back(undilated("", NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 1, 1}), true));
+  cases.push_back(Rejected(undilated("_forward", NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 1, 1}), false)));
+  cases.push_back(Rejected(undilated("_volumes", NoGrad({2, 4, 4, 6, 5}), NoGrad({4, 4, 1, 1, 1}), true)));
+  const auto backward = [&](const char* name, Tensor grad, Tensor x, Tensor kernel, int64_t stride, int64_t dilation, bool transposed) {
+    return OpCase(absl::StrCat("convolution_backward", name), "aten::convolution_backward",
+                  {grad, x, kernel, None(), Ints({stride}), Ints({0}), Ints({dilation}), transposed, Ints({0}), 1,
+                   Bools({true, true, false})});
+  };
+  cases.push_back(backward("_undilated", NoGrad({2, 4, 4, 3}), NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 3, 3}), 1, 0, false));
+  cases.push_back(
+      Rejected(backward("_undilated_shape", NoGrad({2, 4, 6, 5}), NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 3, 3}), 1, 0, false)));
+  cases.push_back(
+      Rejected(backward("_undilated_volumes", NoGrad({2, 4, 2, 4, 3}), NoGrad({2, 4, 4, 6, 5}), NoGrad({4, 4, 3, 3, 3}), 1, 0, false)));
+  // From 14 or 13 by 12 or 11 follow 6 by 5.
+  cases.push_back(backward("_transposed_larger", NoGrad({2, 4, 14, 12}), NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 3, 3}), 2, 1, true));
+  cases.push_back(
+      Rejected(backward("_transposed_large", NoGrad({2, 4, 15, 12}), NoGrad({2, 4, 6, 5}), NoGrad({4, 4, 3, 3}), 2, 1, true)));
+
   // The kernels below it.
   const Tensor plain = NoGrad({2, 4, 6, 5});
   const Tensor kernel = NoGrad({4, 4, 3, 3});
@@ -96,6 +119,10 @@ std::vector<SweepCase> Convolutions() {
   cases.push_back(OpCase("slow_conv_dilated2d", "aten::slow_conv_dilated2d", {last, kernel, Ints({3, 3})}));
   cases.push_back(OpCase("slow_conv_dilated2d_unbatched", "aten::slow_conv_dilated2d", {NoGrad({4, 6, 5}), kernel, Ints({3, 3})}));
   cases.push_back(OpCase("slow_conv_dilated3d", "aten::slow_conv_dilated3d", {volume, cube, Ints({2, 3, 3})}));
+  // May give nothing, but not less.
+  cases.push_back(OpCase("slow_conv_dilated2d_nothing", "aten::slow_conv_dilated2d", {NoGrad({2, 4, 2, 5}), kernel, Ints({3, 3})}));
+  cases.push_back(
+      Rejected(OpCase("slow_conv_dilated2d_less", "aten::slow_conv_dilated2d", {NoGrad({2, 4, 1, 5}), kernel, Ints({3, 3})})));
   cases.push_back(OpCase("slow_conv_transpose2d", "aten::slow_conv_transpose2d", {last, kernel, Ints({3, 3})}));
   // Its storage keeps the size of the input.
   cases.push_back(OpCase("slow_conv_transpose3d", "aten::slow_conv_transpose3d", {volume, NoGrad({4, 1, 1, 1, 1}), Ints({1, 1, 1})}));
@@ -124,6 +151,14 @@ std::vector<SweepCase> Norms() {
   cases.push_back(batch("batch_norm_with_update", "aten::_batch_norm_with_update", ChannelsLast({2, 4, 3, 3}), at::kFloat, {0.1, 1e-5}));
   const Tensor x = NoGrad({2, 4, 3});
   const Tensor c = NoGrad({4});
+  // Parameters that aren't contiguous are broadcast.
+  const auto no_stats = [&](const char* name, Tensor input, Tensor weight) {
+    return OpCase(absl::StrCat("batch_norm_", name), "aten::_native_batch_norm_legit.no_stats",
+                  {input, weight, X(NoGrad({}), 4), true, 0.1, 1e-5});
+  };
+  cases.push_back(no_stats("one_channel", NoGrad({2, 1, 3, 3}), NoGrad({4})));
+  cases.push_back(no_stats("one_channel_transposed", T(NoGrad({2, 1, 3, 2})), c));
+  cases.push_back(Rejected(no_stats("broadcast", NoGrad({2, 3, 3}), NoGrad({4}))));
   cases.push_back(OpCase("batch_norm_out", "aten::native_batch_norm.out",
                          {ChannelsLast({2, 4, 3, 3}).detach(), c, c, c, c, true, 0.1, 1e-5},
                          {{"out", NoGrad({0})}, {"save_mean", NoGrad({0})}, {"save_invstd", NoGrad({0})}}));
@@ -135,6 +170,9 @@ std::vector<SweepCase> Norms() {
   cases.push_back(Rejected(OpCase("layer_norm_shape", "aten::native_layer_norm", {F({2, 3, 4}), Ints({3}), None(), None(), 1e-5})));
   cases.push_back(OpCase("group_norm", "aten::native_group_norm", {ChannelsLast({2, 4, 3, 3}), F({4}), F({4}), 2, 4, 9, 2, 1e-5}));
   cases.push_back(OpCase("group_norm_mixed", "aten::native_group_norm", {AsBFloat16(F({2, 4, 3, 3})), F({4}), F({4}), 2, 4, 9, 2, 1e-5}));
+  cases.push_back(OpCase("group_norm_no_images", "aten::native_group_norm", {Long({0, 4, 3}), None(), None(), 0, 4, 3, 2, 1e-5}));
+  cases.push_back(OpCase("group_norm_none_of_them", "aten::native_group_norm", {Long({2, 4, 3}), None(), None(), 0, 4, 3, 2, 1e-5}));
+  cases.push_back(Rejected(OpCase("group_norm_integers", "aten::native_group_norm", {Long({2, 4, 3}), None(), None(), 2, 4, 3, 2, 1e-5})));
   cases.push_back(Rejected(OpCase("group_norm_size", "aten::native_group_norm", {F({2, 4, 3, 3}), F({4}), F({4}), 2, 4, 8, 2, 1e-5})));
   cases.push_back(OpCase("weight_norm_first", "aten::_weight_norm_interface", {T(NoGrad({4, 3, 5})), NoGrad({4, 1, 1}), 0}));
   cases.push_back(OpCase("weight_norm_last", "aten::_weight_norm_interface", {F({4, 3, 5}), F({1, 1, 5}), 2}));
@@ -171,6 +209,19 @@ std::vector<SweepCase> Windows() {
       OpCase("adaptive_avg_pool3d_out", "aten::adaptive_avg_pool3d.out", {volumes[1].detach(), Ints({2, 3, 1})}, {{"out", NoGrad({0})}}));
   cases.push_back(OpCase("max_pool3d_out", "aten::max_pool3d_with_indices.out", {volumes[1].detach(), Ints({2})},
                          {{"out", NoGrad({0})}, {"indices", Long({0})}}));
+  // Without a batch.
+  const Tensor channels_last = NoGrad({4, 6, 6, 4}).permute({3, 0, 1, 2});
+  cases.push_back(OpCase("max_pool3d_unbatched_last", "aten::max_pool3d_with_indices", {channels_last, Ints({2})}));
+  cases.push_back(OpCase("max_pool3d_unbatched_last_out", "aten::max_pool3d_with_indices.out", {channels_last, Ints({2})},
+                         {{"out", NoGrad({4, 2, 3, 3})}, {"indices", Long({0})}}));
+  // Dtypes where there are no elements.
+  cases.push_back(OpCase("max_unpool2d_nothing", "aten::max_unpool2d", {Long({2, 5, 3}), Zeros({2, 5, 3}), Ints({0, 5})}));
+  cases.push_back(Rejected(OpCase("max_unpool2d_integers", "aten::max_unpool2d", {Long({2, 5, 3}), Zeros({2, 5, 3}), Ints({5, 5})})));
+  cases.push_back(OpCase("max_unpool3d_out_nothing", "aten::max_unpool3d.out",
+                         {NoGrad({0, 2, 2, 2, 2}), Zeros({0, 2, 2, 2, 2}), Ints({4, 4, 4}), Ints({2, 2, 2}), Ints({0, 0, 0})},
+                         {{"out", Long({0, 2, 4, 4, 4})}}));
+  cases.push_back(OpCase("im2col_out_nothing", "aten::im2col.out",
+                         {NoGrad({0, 4, 6, 6}), Ints({2, 2}), Ints({1, 1}), Ints({0, 0}), Ints({2, 2})}, {{"out", Long({0, 16, 9})}}));
   cases.push_back(Rejected(OpCase("adaptive_avg_pool2d_empty", "aten::_adaptive_avg_pool2d", {F({2, 4, 0, 6}), Ints({2, 3})})));
   cases.push_back(Rejected(OpCase("max_pool3d_padding", "aten::max_pool3d_with_indices", {volumes[0], Ints({2}), Ints({2}), Ints({2})})));
   cases.push_back(Rejected(OpCase("max_pool3d_rank", "aten::max_pool3d_with_indices", {F({6, 6}), Ints({2})})));

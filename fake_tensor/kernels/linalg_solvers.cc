@@ -38,6 +38,8 @@ Tensor& SolveTriangularOut(const Tensor& a, const Tensor& b, bool /*upper*/, boo
   CheckSameDtype(a, out, "linalg_solve_triangular");
   if (out.sizes() == at::IntArrayRef(sizes)) {
     at::assert_no_internal_overlap(out);
+    // Where LAPACK can't write directly, B's copy isn't of out='s dtype.
+    if (!out.is_contiguous() && !out.mT().is_contiguous()) CheckSameDtype(a, b, "linalg_solve_triangular");
   } else if (RowMajorSolution(a, sizes)) {
     out.resize_(sizes);
   } else {

@@ -72,6 +72,12 @@ std::vector<SweepCase> Solvers() {
              {{"upper", true}, {"out", NoGrad({2, 2})}}),
       Rejected(OpCase("solve_triangular_out_double", "aten::linalg_solve_triangular.out", {Eye(3), NoGrad({3, 2})},
                       {{"upper", true}, {"out", As(at::kDouble, NoGrad({0}))}})),
+      // What LAPACK can't write is computed in a copy of B.
+      Rejected(OpCase("solve_triangular_mixed_out", "aten::linalg_solve_triangular.out", {Eye(3), Long({3, 2})},
+                      {{"upper", true}, {"out", T(NoGrad({4, 3})).slice(1, 0, 4, 2)}})),
+      OpCase("euclidean_dist_vector", "aten::_euclidean_dist", {NoGrad({3}), NoGrad({2, 3})}),
+      OpCase("euclidean_dist_batches", "aten::_euclidean_dist", {NoGrad({4, 3}), T(NoGrad({2, 3, 5}))}),
+      Rejected(OpCase("euclidean_dist_vectors", "aten::_euclidean_dist", {NoGrad({3}), NoGrad({3})})),
       Rejected(OpCase("solve_triangular_shapes", "aten::linalg_solve_triangular", {Eye(3), NoGrad({2, 3})}, {{"upper", true}})),
   };
 }

@@ -48,6 +48,15 @@ std::vector<SweepCase> Losses() {
   cases.push_back(Rejected(OpCase("bce_weight", "aten::binary_cross_entropy", {x, x, NoGrad({5, 4, 3}), 0})));
   cases.push_back(Rejected(OpCase("multi_margin_p", "aten::multi_margin_loss", {x, Long({4}), 3})));
   cases.push_back(Rejected(OpCase("multi_margin_target", "aten::multi_margin_loss", {x, Long({3})})));
+  // Dtypes where there are no elements.
+  cases.push_back(OpCase("multi_margin_out_nothing", "aten::multi_margin_loss.out", {NoGrad({0, 3}), Long({0}), 1, 1, None(), 0},
+                         {{"out", Long({0})}}));
+  const auto nll2d_out = [&](const char* name, int64_t reduction) {
+    return OpCase(name, "aten::nll_loss2d_forward.output", {NoGrad({0, 3, 4, 5}), Long({0, 4, 5}), None(), reduction, -100},
+                  {{"output", NoGrad({0}, at::kDouble)}, {"total_weight", NoGrad({})}});
+  };
+  cases.push_back(nll2d_out("nll2d_out_nothing", 2));
+  cases.push_back(Rejected(nll2d_out("nll2d_out_nothing_unreduced", 0)));
   cases.push_back(Rejected(OpCase("nll2d_last", "aten::nll_loss2d_backward",
                                   {NoGrad({2, 4, 5}), ChannelsLast({2, 3, 4, 5}).detach(), Long({2, 4, 5}), None(), 0, -100, scalar})));
   cases.push_back(OpCase("glu", "aten::glu", {T(F({6, 4})), 1}));
@@ -58,6 +67,8 @@ std::vector<SweepCase> Losses() {
   cases.push_back(OpCase("glu_jvp", "aten::glu_jvp", {T(NoGrad({3, 4})), NoGrad({4, 6}), NoGrad({4, 6}), 1}));
   cases.push_back(OpCase("glu_backward_jvp", "aten::glu_backward_jvp",
                          {NoGrad({4, 6}), NoGrad({4, 3}), NoGrad({4, 6}), NoGrad({4, 3}), NoGrad({4, 6}), 1}));
+  cases.push_back(Rejected(OpCase("glu_backward_jvp_bool", "aten::glu_backward_jvp",
+                                  {NoGrad({4, 6}), NoGrad({4, 3}), NoGrad({4, 6}, at::kBool), NoGrad({4, 3}), NoGrad({4, 6}), 1})));
   return cases;
 }
 

@@ -37,15 +37,16 @@ void CheckSize(const char* name, const Tensor& tensor, int64_t dims, int64_t dim
               " is wanted, not ", tensor.sizes());
 }
 
-// The spatial sizes of the output, all at least 1.
-Sizes SpatialOutput(const char* name, const Tensor& input, int64_t first, const ConvolutionWindow& window, bool transposed) {
+// The spatial sizes of the output, all at least `smallest`.
+Sizes SpatialOutput(const char* name, const Tensor& input, int64_t first, const ConvolutionWindow& window, bool transposed,
+                    int64_t smallest = 1) {
   Sizes sizes;
   for (std::size_t i = 0; i < window.kernel.size(); ++i) {
     const int64_t in = input.size(first + static_cast<int64_t>(i));
     const int64_t reach = window.dilation[i] * (window.kernel[i] - 1) + 1;
     const int64_t out = transposed ? (in - 1) * window.stride[i] - 2 * window.padding[i] + reach + window.output_padding[i]
                                    : FloorDivide(in + 2 * window.padding[i] - reach, window.stride[i]) + 1;
-    TORCH_CHECK(out >= 1, name, ": the output would be empty, input ", input.sizes(), ", kernel ", IntArrayRef(window.kernel));
+    TORCH_CHECK(out >= smallest, name, ": the output would be too small, input ", input.sizes(), ", kernel ", IntArrayRef(window.kernel));
     sizes.push_back(out);
   }
   return sizes;
@@ -97,7 +98,7 @@ Sizes DilatedOutput(const char* name, const Tensor& input, const Tensor& weight,
   TORCH_CHECK(input.dim() == spatial + 2 || input.dim() == spatial + 1, name, ": an input of ", spatial + 1, " or ", spatial + 2,
               " dimensions is wanted, not ", input.sizes());
   const int64_t batch_dims = input.dim() - spatial - 1;
-  const Sizes out = SpatialOutput(name, input, batch_dims + 1, window, false);
+  const Sizes out = SpatialOutput(name, input, batch_dims + 1, window, false, /*smallest=*/0);
   TORCH_CHECK(weight.dim() == spatial + 2 && weight.sizes().slice(2) == IntArrayRef(window.kernel), name, ": a weight of kernel size ",
               IntArrayRef(window.kernel), " is wanted, not ", weight.sizes());
   TORCH_CHECK(input.size(batch_dims) == weight.size(1), name, ": ", weight.size(1), " input channels are wanted, not ",

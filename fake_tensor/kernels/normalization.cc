@@ -89,6 +89,7 @@ Normed NativeGroupNorm(const Tensor& input, const MaybeTensor& weight, const May
     TORCH_CHECK(!Given(*tensor) || ((*tensor)->dim() == 1 && (*tensor)->numel() == channels), kName, ": a parameter doesn't have ",
                 channels, " elements");
   }
+  if (n != 0 && input.numel() != 0) RequireDtype(kName, input.scalar_type(), kFloatDtypes);
   TORCH_CHECK(n == 0 || input.numel() == n * channels * hxw, kName, ": an input of ", input.sizes(), " hasn't ", n, " x ", channels, " x ",
               hxw, " elements");
   const at::TensorOptions stats = StatOptions(kName, input, weight, bias);

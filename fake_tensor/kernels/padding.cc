@@ -95,7 +95,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("replication_pad3d", ReplicationPad3d);
   m.impl("replication_pad3d.out", OutOf<ReplicationPad3d>::Restrided);
   m.impl("replication_pad3d_backward", ReplicationPad3dBackward);
-  m.impl("replication_pad3d_backward.grad_input", OutOf<ReplicationPad3dBackward>::Restrided);
+  m.impl("replication_pad3d_backward.grad_input", OutOf<ReplicationPad3dBackward, OutDtype::kOfElements>::Restrided);
 }
 
 }  // namespace

@@ -138,6 +138,14 @@ Sizes MaxPool3dSpatial(const char* name, const Tensor& self, const Window3d& win
   return sizes;
 }
 
+// Without a batch, channels may come last as well, and then do so in the result.
+bool HasLastChannels(const Tensor& self) {
+  return self.dim() == 4 && !self.is_contiguous() && self.permute({1, 2, 3, 0}).is_contiguous();
+}
+Tensor EmptyWithLastChannels(const Sizes& sizes, const at::TensorOptions& options) {
+  return Empty({sizes[1], sizes[2], sizes[3], sizes[0]}, options).permute({3, 0, 1, 2});
+}
+
 std::tuple<Tensor, Tensor> MaxPool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
                                      bool ceil_mode) {
   const Window3d window = MakeWindow3d(kernel, stride, padding, dilation);
@@ -145,6 +153,9 @@ std::tuple<Tensor, Tensor> MaxPool3d(const Tensor& self, IntArrayRef kernel, Int
   const MemoryFormat format = self.suggest_memory_format();
   TORCH_CHECK(format != MemoryFormat::ChannelsLast, "max_pool3d: unbatched inputs must not be channels-last");
   CheckPositions(self, MemoryFormat::ChannelsLast3d);
+  if (HasLastChannels(self)) {
+    return {EmptyWithLastChannels(sizes, self.options()), EmptyWithLastChannels(sizes, self.options().dtype(at::kLong))};
+  }
   return {Empty(sizes, self.options(), format), Empty(sizes, self.options().dtype(at::kLong), format)};
 }
 
@@ -153,6 +164,9 @@ std::tuple<Tensor&, Tensor&> MaxPool3dOut(const Tensor& self, IntArrayRef kernel
   const auto [values, positions] = MaxPool3d(self, kernel, stride, padding, dilation, ceil_mode);
   RestrideBatchedOut(values, out, 5);
   RestrideBatchedOut(positions, indices, 5);
+  if (HasLastChannels(self)) {
+    for (Tensor* each : {&out, &indices}) each->unsafeGetTensorImpl()->set_sizes_and_strides(values.sizes(), values.strides());
+  }
   return {out, indices};
 }
 
@@ -184,7 +198,9 @@ void CheckUnpool(const char* name, const Tensor& self, const Tensor& indices, In
 
 Tensor MaxUnpool2d(const Tensor& self, const Tensor& indices, IntArrayRef output_size) {
   CheckUnpool("max_unpool2d", self, indices, output_size, 2);
-  return Empty(WithSpatial(self, output_size), self.options(), self.suggest_memory_format());
+  Tensor out = Empty(WithSpatial(self, output_size), self.options(), self.suggest_memory_format());
+  if (out.numel() != 0) RequireDtype("max_unpool2d", self.scalar_type(), kFloatDtypes);
+  return out;
 }
 
 Tensor MaxUnpool3d(const Tensor& self, const Tensor& indices, IntArrayRef output_size, IntArrayRef stride, IntArrayRef padding) {
@@ -283,7 +299,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("max_unpool2d", MaxUnpool2d);
   m.impl("max_unpool2d.out", MaxUnpool2dOut);
   m.impl("max_unpool3d", MaxUnpool3d);
-  m.impl("max_unpool3d.out", OutOf<MaxUnpool3d>::Contiguous);
+  m.impl("max_unpool3d.out", OutOf<MaxUnpool3d, OutDtype::kOfElements>::Contiguous);
   m.impl("fractional_max_pool2d", FractionalMaxPool2d, kInto);
   m.impl("fractional_max_pool3d", FractionalMaxPool3d, kInto);
   m.impl("fractional_max_pool3d_backward", FractionalMaxPool3dBackward);

@@ -117,7 +117,7 @@ Tensor Im2col(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntA
 
 Tensor& Im2colOut(const Tensor& self, IntArrayRef kernel, IntArrayRef dilation, IntArrayRef padding, IntArrayRef stride, Tensor& out) {
   const Tensor result = Im2col(self, kernel, dilation, padding, stride);
-  CheckOutDtype(result, out);
+  CheckOutDtype(result, out, OutDtype::kOfElements);
   ResizeBatched(result.sizes(), 3, out);
   return out;
 }

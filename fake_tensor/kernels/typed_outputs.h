@@ -14,9 +14,15 @@ inline void CheckOutDtype(const at::Tensor& result, const at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == result.scalar_type(), "out= must be ", result.scalar_type(), ", not ", out.scalar_type());
 }
 
+// Some kernels don't look at out='s dtype where there are no elements.
+enum class OutDtype { kAlways, kOfElements };
+inline void CheckOutDtype(const at::Tensor& result, const at::Tensor& out, OutDtype check) {
+  if (check == OutDtype::kAlways || result.numel() != 0) CheckOutDtype(result, out);
+}
+
 // Takes the result's memory format even where the shape is right already.
-inline void RestrideOut(const at::Tensor& result, at::Tensor& out) {
-  CheckOutDtype(result, out);
+inline void RestrideOut(const at::Tensor& result, at::Tensor& out, OutDtype check = OutDtype::kAlways) {
+  CheckOutDtype(result, out, check);
   out.resize_(result.sizes(), result.suggest_memory_format());
 }
 
@@ -28,19 +34,19 @@ inline void RestrideBatchedOut(const at::Tensor& result, at::Tensor& out, int64_
 }
 
 // Keeps the strides where the shape is right already, and must be contiguous then.
-inline void ResizeContiguousOut(const at::Tensor& result, at::Tensor& out) {
-  CheckOutDtype(result, out);
+inline void ResizeContiguousOut(const at::Tensor& result, at::Tensor& out, OutDtype check = OutDtype::kAlways) {
+  CheckOutDtype(result, out, check);
   out.resize_(result.sizes());
   TORCH_CHECK(out.is_contiguous(), "out= must be contiguous");
 }
 
-template <auto kRule>
+template <auto kRule, OutDtype kCheck = OutDtype::kAlways>
 struct OutOf;
 
-template <typename... Args, at::Tensor (*kRule)(Args...)>
-struct OutOf<kRule> {
+template <typename... Args, at::Tensor (*kRule)(Args...), OutDtype kCheck>
+struct OutOf<kRule, kCheck> {
   static at::Tensor& Restrided(Args... args, at::Tensor& out) {
-    RestrideOut(kRule(args...), out);
+    RestrideOut(kRule(args...), out, kCheck);
     return out;
   }
   static at::Tensor& RestridedIfBatched(Args... args, at::Tensor& out) {  // two spatial dimensions
@@ -48,12 +54,12 @@ struct OutOf<kRule> {
     return out;
   }
   static at::Tensor& Contiguous(Args... args, at::Tensor& out) {
-    ResizeContiguousOut(kRule(args...), out);
+    ResizeContiguousOut(kRule(args...), out, kCheck);
     return out;
   }
   static at::Tensor& Resized(Args... args, at::Tensor& out) {
     const at::Tensor result = kRule(args...);
-    CheckOutDtype(result, out);
+    CheckOutDtype(result, out, kCheck);
     out.resize_(result.sizes());
     return out;
   }
