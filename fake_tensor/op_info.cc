@@ -80,7 +80,8 @@ OpInfo::Devices DevicesOf(absl::string_view name) {
   return OpInfo::Devices::kOne;
 }
 
-// Elementwise operators that LibTorch doesn't tag as such. (where() takes its condition as it is, and two that it tags convert nothing.)
+// Elementwise operators that LibTorch doesn't tag as such. (where() takes its condition as it is, copies have no
+// common dtype, and two that it tags convert nothing.)
 bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
   static const auto& untagged = *new absl::flat_hash_set<absl::string_view>{
       "elu_backward",        "gelu_backward",        "hardshrink_backward", "hardsigmoid_backward",
@@ -90,7 +91,7 @@ bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
       "softplus_backward",   "softshrink_backward",  "threshold_backward",
   };
   absl::ConsumeSuffix(&name, "_");
-  return name != "where" && name != "native_dropout_backward" &&
+  return name != "where" && name != "native_dropout_backward" && name != "_foreach_copy" &&
          (op.hasTag(at::Tag::pointwise) || untagged.contains(name) || absl::StartsWith(name, "_foreach_"));
 }
 

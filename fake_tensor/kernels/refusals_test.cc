@@ -19,6 +19,8 @@ std::vector<SweepCase> Casts() {
       OpCase("add_out_of_expanded", "aten::add.out", {X(NoGrad({3, 2}), 2), As(at::kDouble, T(NoGrad({2, 2, 3})))},
              {{"out", NoGrad({0}, at::kDouble)}}),
       OpCase("eq_out_of_expanded", "aten::eq.Tensor_out", {X(Byte({3, 2}), 2), As(at::kLong, T(NoGrad({2, 2, 3})))}, {{"out", Bool({0})}}),
+      OpCase("foreach_copy_of_complex", "aten::_foreach_copy_",
+             {c10::List<at::Tensor>({NoGrad({2}, at::kBFloat16)}), c10::List<at::Tensor>({NoGrad({}, at::kComplexDouble)})}),
       OpCase("foreach_div_of_expanded", "aten::_foreach_div.List",
              {c10::List<at::Tensor>({X(Byte({3, 2}), 2)}), c10::List<at::Tensor>({As(at::kShort, T(NoGrad({2, 2, 3})))})}),
       OpCase("leaky_relu_backward_of_expanded", "aten::leaky_relu_backward",
