@@ -7,8 +7,11 @@
 
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/_conj.h"
 #include "ATen/ops/as_strided.h"
 #include "ATen/ops/empty_strided.h"
+#include "ATen/ops/view_as_complex.h"
+#include "ATen/ops/view_as_real.h"
 #include "base/autograd_node.h"
 #include "base/status.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
@@ -65,6 +68,33 @@ ExecutorOptions BackwardOptions(const JointGraph& joint, const AotOptions& optio
   result.poison = options.poison_workspace;
   for (const int p : joint.gradients) {
     result.fates.push_back(joint.primals[p].attr.defined() ? ExecutorOptions::Fate::kTogether : ExecutorOptions::Fate::kResult);
+  }
+  return result;
+}
+
+at::Tensor ViewOf(const at::Tensor& base, const Output& output) {
+  at::Tensor view;
+  if (output.is_complex == base.is_complex()) {
+    view = base.as_strided(output.sizes, output.strides, base.storage_offset() + output.offset);
+  } else if (base.is_complex()) {
+    const at::Tensor parts = at::view_as_real(base);
+    view = parts.as_strided(output.sizes, output.strides, parts.storage_offset() + output.offset);
+  } else {
+    std::vector<int64_t> sizes = output.sizes, strides = output.strides;
+    for (int64_t& stride : strides) stride *= 2;
+    sizes.push_back(2);
+    strides.push_back(1);
+    view = at::view_as_complex(base.as_strided(sizes, strides, base.storage_offset() + output.offset));
+  }
+  return output.conjugated ? at::_conj(view) : view;
+}
+
+// The values that are primals to which a history was given.
+std::vector<int> PrimalsAmongValues(const JointGraph& joint) {
+  std::vector<int> result;
+  const auto& results = joint.module->graph().output_node()->args().front().elements();
+  for (int v = 0; v < joint.num_values; ++v) {
+    if (results[v].node() != nullptr && results[v].node()->op() == fx::Op::kPlaceholder) result.push_back(v);
   }
   return result;
 }
@@ -200,7 +230,8 @@ AotFunction::AotFunction(JointGraph joint, PartitionedGraph parts, const AotOpti
       options_(options),
       forward_(Executor::Compile(parts_.forward, ForwardOptions(joint_, parts_, options))),
       backward_(Executor::Compile(parts_.backward, BackwardOptions(joint_, options))),
-      tangents_of_(TangentsOf(joint_)) {
+      tangents_of_(TangentsOf(joint_)),
+      primals_among_values_(PrimalsAmongValues(joint_)) {
   std::size_t placeholder = 0;
   for (const fx::Node* node : joint_.module->graph().FindNodes(fx::Op::kPlaceholder)) {
     if (placeholder++ < joint_.primals.size()) continue;
@@ -307,7 +338,7 @@ IValue AotFunction::Results(const std::vector<at::Tensor>& primals, const std::v
       case Output::Kind::kViewOfValue: {
         const at::Tensor& base = output.kind == Output::Kind::kViewOfPrimal ? primals[output.index] : values[output.index];
         const at::AutoGradMode grad(c10::GradMode::is_enabled() && output.requires_grad);
-        at::Tensor view = base.as_strided(output.sizes, output.strides, base.storage_offset() + output.offset);
+        at::Tensor view = ViewOf(base, output);
         results.emplace_back(output.requires_grad || !base.requires_grad() ? view : view.detach());
         break;
       }
@@ -338,6 +369,8 @@ IValue AotFunction::Call(std::vector<IValue> args) const {
       RunBelowAutograd(grad ? *forward_ : inference(), primals);
   std::vector<at::Tensor> values(std::make_move_iterator(made.begin()), std::make_move_iterator(made.begin() + joint_.num_values));
   if (grad) {
+    // The caller's own tensor keeps the history that it has.
+    for (const int v : primals_among_values_) values[v] = values[v].detach();
     const NodePtr<AotBackward> node = MakeNode<AotBackward>(shared_from_this());
     variable_list leaves;
     for (const int p : joint_.gradients) leaves.push_back(primals[p]);

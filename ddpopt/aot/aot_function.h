@@ -67,6 +67,7 @@ class AotFunction : public fx::Callable, public std::enable_shared_from_this<Aot
   std::vector<Layout> tangents_;
   // For each gradient, the tangents that it depends on.
   std::vector<std::vector<int>> tangents_of_;
+  std::vector<int> primals_among_values_;
 };
 
 }  // namespace ddpopt

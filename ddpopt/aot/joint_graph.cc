@@ -313,7 +313,7 @@ class Tracer {
     if (!tensor.defined()) return output;
     if (!functional::isFunctionalTensor(tensor)) return absl::UnimplementedError("a tensor that no operator made");
     for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
-      if (!primals_.wrappers[p].is_same(tensor)) continue;
+      if (!primals_.wrappers[p].is_same(tensor) || HasHistory(p)) continue;
       output.kind = Output::Kind::kPrimal;
       output.index = static_cast<int>(p);
       return output;
@@ -325,12 +325,12 @@ class Tracer {
       if (MemoryOf(inside) != MemoryOf(primals_.fakes[p])) {
         return absl::UnimplementedError(absl::StrCat("a view of ", names_[p], ", which the piece writes to"));
       }
-      if (inside.scalar_type() != primals_.fakes[p].scalar_type() || inside.is_conj() || inside.is_neg()) {
+      if (!SetLayout(inside, primals_.fakes[p], &output)) {
         return absl::UnimplementedError(absl::StrCat("a view of ", names_[p], " as another dtype"));
       }
-      output.kind = Output::Kind::kViewOfPrimal;
-      output.index = static_cast<int>(p);
-      SetLayout(inside, primals_.fakes[p], &output);
+      output.kind = HasHistory(p) ? Output::Kind::kViewOfValue : Output::Kind::kViewOfPrimal;
+      output.index = HasHistory(p) ? ValueOf(primals_.wrappers[p]) : static_cast<int>(p);
+      if (HasHistory(p) && primals_.wrappers[p].is_same(tensor)) output.kind = Output::Kind::kValue;
       return output;
     }
     if (sharing.at(MemoryOf(tensor)).size() == 1) {
@@ -351,19 +351,35 @@ class Tracer {
       return output;
     }
     const at::Tensor base_inside = Inside(base);
-    if (inside.scalar_type() != base_inside.scalar_type() || inside.is_conj() != base_inside.is_conj() ||
-        inside.is_neg() != base_inside.is_neg() || MemoryOf(inside) != MemoryOf(base_inside)) {
+    if (MemoryOf(inside) != MemoryOf(base_inside) || !SetLayout(inside, base_inside, &output)) {
       return absl::UnimplementedError("shares memory with another result as another dtype");
     }
     output.kind = Output::Kind::kViewOfValue;
-    SetLayout(inside, base_inside, &output);
     return output;
   }
 
-  static void SetLayout(const at::Tensor& view, const at::Tensor& base, Output* output) {
+  // Whether a custom autograd::Function has given the primal, which is an output of its forward that another piece made, the history of its
+  // backward. (What is written to has one too.)
+  bool HasHistory(std::size_t p) const {
+    const at::Tensor& wrapper = primals_.wrappers[p];
+    return wrapper.grad_fn() != nullptr && !functional::unsafeGetFunctionalWrapper(wrapper)->has_data_mutation();
+  }
+
+  // False if the view sees other numbers in its base's memory.
+  static bool SetLayout(const at::Tensor& view, const at::Tensor& base, Output* output) {
     output->sizes = view.sizes().vec();
     output->strides = view.strides().vec();
-    output->offset = view.storage_offset() - base.storage_offset();
+    output->is_complex = view.is_complex();
+    output->conjugated = view.is_conj() != base.is_conj();
+    if (view.is_neg() != base.is_neg()) return false;
+    if (view.scalar_type() == base.scalar_type()) {
+      output->offset = view.storage_offset() - base.storage_offset();
+      return true;
+    }
+    const bool parts = c10::toRealValueType(view.scalar_type()) == c10::toRealValueType(base.scalar_type());
+    const auto begin = [](const at::Tensor& tensor) { return tensor.storage_offset() * (tensor.is_complex() ? 2 : 1); };
+    output->offset = begin(view) - begin(base);
+    return parts && !view.is_conj() && !base.is_conj();
   }
 
   absl::Status FindUpdates(std::vector<fx::Argument>* results) {
@@ -394,7 +410,7 @@ class Tracer {
   void Differentiate(std::vector<fx::Argument>* results) {
     torch::autograd::variable_list outputs, tangents, leaves;
     for (std::size_t p = 0; p < primals_.wrappers.size(); ++p) {
-      if (!joint_.primals[p].requires_grad) continue;
+      if (!joint_.primals[p].requires_grad || HasHistory(p)) continue;
       joint_.gradients.push_back(static_cast<int>(p));
       leaves.push_back(primals_.wrappers[p]);
     }

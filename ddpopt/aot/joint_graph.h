@@ -40,7 +40,7 @@ struct JointGraph {
   struct Output {
     enum class Kind {
       kValue,         // values[index]
-      kPrimal,        // the very tensor that came in as primals[index]
+      kPrimal,        // the very tensor that came in as primals[index], without a history that it hadn't
       kConstant,      // `constant`: None or a number
       kViewOfValue,   // of values[index], made when the piece runs, so that both share memory as the piece's own do
       kViewOfPrimal,  // of primals[index]
@@ -50,8 +50,10 @@ struct JointGraph {
     c10::IValue constant;
     std::vector<int64_t> sizes;
     std::vector<int64_t> strides;
-    int64_t offset = 0;          // in elements, from where the base begins
+    int64_t offset = 0;          // in elements of the base (of its parts, where one of the two is complex alone), from where it begins
     bool requires_grad = false;  // of a view: false detaches it from its base's history
+    bool is_complex = false;     // of a view: a base that isn't, or is, is seen as complex numbers, or as their parts
+    bool conjugated = false;     // of a view: lazily, beyond its base
   };
   enum class Structure { kSingle, kTuple, kList };
 
