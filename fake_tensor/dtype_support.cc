@@ -83,8 +83,8 @@ self; 1complex bool; geometric median nanmedian
 self; 1halves; linalg_cholesky_ex linalg_ldl_factor_ex
 self; 1halves ints complex bool; multi_margin_loss multilabel_margin_loss_forward
 self; 1ints bool; normal_ normal_functional
-self; 1ints complex bool; _log_softmax _softmax bernoulli fractional_max_pool2d fractional_max_pool3d log_normal
-self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out max_unpool3d
+self; 1ints complex bool; _log_softmax _softmax bernoulli log_normal
+self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out
 self; bool; abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
 self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1

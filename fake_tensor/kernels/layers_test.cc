@@ -216,6 +216,14 @@ std::vector<SweepCase> Windows() {
                          {{"out", NoGrad({4, 2, 3, 3})}, {"indices", Long({0})}}));
   // Dtypes where there are no elements.
   cases.push_back(OpCase("max_unpool2d_nothing", "aten::max_unpool2d", {Long({2, 5, 3}), Zeros({2, 5, 3}), Ints({0, 5})}));
+  cases.push_back(OpCase("max_unpool3d_nothing", "aten::max_unpool3d",
+                         {Long({3, 2, 2, 2}), Zeros({3, 2, 2, 2}), Ints({0, 4, 4}), Ints({2, 2, 2}), Ints({0, 0, 0})}));
+  cases.push_back(OpCase("fractional_max_pool2d_nothing", "aten::fractional_max_pool2d",
+                         {Long({2, 4, 6, 6}), Ints({2, 2}), Ints({0, 1}), Zeros({2, 4, 2})}));
+  cases.push_back(OpCase("fractional_max_pool3d_nothing", "aten::fractional_max_pool3d",
+                         {Long({2, 4, 6, 6, 6}), Ints({2, 2, 2}), Ints({1, 0, 1}), Zeros({2, 4, 3})}));
+  cases.push_back(Rejected(OpCase("fractional_max_pool2d_integers", "aten::fractional_max_pool2d",
+                                  {Long({2, 4, 6, 6}), Ints({2, 2}), Ints({1, 1}), Zeros({2, 4, 2})})));
   cases.push_back(Rejected(OpCase("max_unpool2d_integers", "aten::max_unpool2d", {Long({2, 5, 3}), Zeros({2, 5, 3}), Ints({5, 5})})));
   cases.push_back(OpCase("max_unpool3d_out_nothing", "aten::max_unpool3d.out",
                          {NoGrad({0, 2, 2, 2, 2}), Zeros({0, 2, 2, 2, 2}), Ints({4, 4, 4}), Ints({2, 2, 2}), Ints({0, 0, 0})},

@@ -208,7 +208,9 @@ Tensor MaxUnpool3d(const Tensor& self, const Tensor& indices, IntArrayRef output
   TORCH_CHECK(stride.size() == 3 && padding.size() == 3, kName, ": stride and padding must have 3 elements");
   for (const int64_t step : stride) TORCH_CHECK(step > 0, kName, ": strides must be positive, not ", stride);
   CheckUnpool(kName, self, indices, output_size, 3);
-  return Empty(WithSpatial(self, output_size), self.options());
+  Tensor out = Empty(WithSpatial(self, output_size), self.options());
+  if (out.numel() != 0) RequireDtype(kName, self.scalar_type(), kFloatDtypes);
+  return out;
 }
 
 Tensor FractionalMaxPool3dBackward(const Tensor& grad_output, const Tensor& self, IntArrayRef /*kernel*/, IntArrayRef output_size,
@@ -236,11 +238,13 @@ void CheckSamples(const char* name, const Tensor& self, const Tensor& samples, i
 std::tuple<Tensor, Tensor> FractionalMaxPool2d(const Tensor& self, IntArrayRef kernel, IntArrayRef output_size, const Tensor& samples) {
   std::tuple<Tensor, Tensor> pooled = at::fractional_max_pool2d(self, kernel, output_size, samples);
   CheckSamples("fractional_max_pool2d", self, samples, 2);
+  if (std::get<0>(pooled).numel() != 0) RequireDtype("fractional_max_pool2d", self.scalar_type(), kFloatDtypes);
   return pooled;
 }
 std::tuple<Tensor, Tensor> FractionalMaxPool3d(const Tensor& self, IntArrayRef kernel, IntArrayRef output_size, const Tensor& samples) {
   std::tuple<Tensor, Tensor> pooled = at::fractional_max_pool3d(self, kernel, output_size, samples);
   CheckSamples("fractional_max_pool3d", self, samples, 3);
+  if (std::get<0>(pooled).numel() != 0) RequireDtype("fractional_max_pool3d", self.scalar_type(), kFloatDtypes);
   return pooled;
 }
 
