@@ -130,6 +130,7 @@ pixel_unshuffle  self=[*P,C,H*R,W*R] downscale_factor=R R:=1..3
 channel_shuffle  self=[N,G*C,*P] groups=G G:=1..3
 cat  tensors=cat(dim) !distinct
 stack,_stack  tensors=list(1..3,[*S]) dim=newdim(*S)
+stack.out  tensors=list(1..3,[*S]) dim=newdim(*S) !distinct
 block_diag  tensors=list(1..3,[*P])
 _chunk_cat  tensors=list(1..3,[*W]) dim=0 num_chunks=1..3 !unchecked
 constant_pad_nd  pad=pads(self)

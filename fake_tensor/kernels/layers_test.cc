@@ -230,6 +230,9 @@ std::vector<SweepCase> Windows() {
                          {{"out", Long({0, 2, 4, 4, 4})}}));
   cases.push_back(OpCase("im2col_out_nothing", "aten::im2col.out",
                          {NoGrad({0, 4, 6, 6}), Ints({2, 2}), Ints({1, 1}), Ints({0, 0}), Ints({2, 2})}, {{"out", Long({0, 16, 9})}}));
+  cases.push_back(OpCase("col2im_out_nothing", "aten::col2im.out",
+                         {NoGrad({0, 16, 9}), Ints({6, 6}), Ints({2, 2}), Ints({1, 1}), Ints({0, 0}), Ints({2, 2})},
+                         {{"out", Long({0, 4, 6, 6})}}));
   cases.push_back(Rejected(OpCase("adaptive_avg_pool2d_empty", "aten::_adaptive_avg_pool2d", {F({2, 4, 0, 6}), Ints({2, 3})})));
   cases.push_back(Rejected(OpCase("max_pool3d_padding", "aten::max_pool3d_with_indices", {volumes[0], Ints({2}), Ints({2}), Ints({2})})));
   cases.push_back(Rejected(OpCase("max_pool3d_rank", "aten::max_pool3d_with_indices", {F({6, 6}), Ints({2})})));

@@ -134,7 +134,7 @@ Tensor& Col2imOut(const Tensor& self, IntArrayRef output_size, IntArrayRef kerne
   TORCH_CHECK(self.size(-2) % taps == 0, kName, ": ", self.size(-2), " rows aren't a multiple of the kernel ", kernel);
   const int64_t columns = Blocks(kName, output_size, window);
   TORCH_CHECK(self.size(-1) == columns, kName, ": ", columns, " columns are wanted, not ", self.size(-1));
-  TORCH_CHECK(out.scalar_type() == self.scalar_type(), kName, ": out= must be ", self.scalar_type());
+  TORCH_CHECK(out.scalar_type() == self.scalar_type() || self.numel() == 0, kName, ": out= must be ", self.scalar_type());
   Sizes sizes = {self.size(-2) / taps, output_size[0], output_size[1]};
   if (self.dim() == 3) sizes.insert(sizes.begin(), self.size(0));
   ResizeBatched(sizes, 4, out);
