@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -70,19 +71,17 @@ class Search {
   }
 
   // Borders between two nodes that hold parameters make the same buckets. They differ in what reaches them, in how far the next bucket must
-  // reach at least, and in memory: of those that are no better than a later one in the latter two, which more can reach, none is needed.
+  // reach at least, and in memory: none is needed that is no better than a single later one, which more can reach, in both of the latter.
   void FindCandidates() {
     for (std::size_t k = 0; k + 1 < holders_.size(); ++k) {
       std::vector<int> kept;
-      int reach = size_ + 2;
-      int64_t live = std::numeric_limits<int64_t>::max();
+      std::vector<std::pair<int, int64_t>> later;  // what those kept so far have of the two
       for (int position = holders_[k + 1]; position > holders_[k]; --position) {
         // The next bucket takes the next parameter in any case.
         const int next = std::max(At(legal_from_, position), holders_[k + 1] + 1);
         const int64_t held = options_.memory_limit_bytes > 0 ? Node(position - 1).live_bytes : 0;
-        if (next >= reach && held >= live) continue;
-        reach = std::min(reach, next);
-        live = std::min(live, held);
+        if (std::any_of(later.begin(), later.end(), [&](const auto& kept) { return kept.first <= next && kept.second <= held; })) continue;
+        later.emplace_back(next, held);
         kept.push_back(position);
       }
       std::reverse(kept.begin(), kept.end());
@@ -136,7 +135,7 @@ class Search {
     const OverlapModel& overlap = options_.overlap;
     double end =
         computed_.back() + overlap.per_collective * (label.collectives + rest.collectives) + overlap.slowdown * CommunicationBefore(label);
-    if (end > start) end += std::min(overlap.slowdown * seconds, end - start);
+    if (end > start) end += SlowedBy(overlap, seconds, end - start);
     return std::max(end, finish);
   }
 

@@ -78,7 +78,7 @@ TEST(AutoBordersTest, IsNeverBeatenByAnyAllowedBorders) {
     const StepModel step = RandomStep(random);
     const AllReduceModel all_reduce{draw(3) * 0.5, draw(5) * 0.05};
     AutoBordersOptions options;
-    if (draw(2) == 0) options.overlap = {draw(3) * 0.25, draw(4) * 0.2, draw(3) * 0.5};
+    if (draw(2) == 0) options.overlap = {draw(3) * 0.25, draw(6) * 0.2, draw(3) * 0.5};
     if (draw(3) == 0) options.memory_limit_bytes = 30 + draw(80);
     const double least = LeastStep(step, all_reduce, options);
     const absl::StatusOr<AutoBorders> found = FindBorders(step, all_reduce, options);
@@ -102,6 +102,27 @@ TEST(AutoBordersTest, IsNeverBeatenByAnyAllowedBorders) {
   EXPECT_GT(limited, 300);
   EXPECT_GT(refused, 50);
   EXPECT_GT(overlapping, 300);
+}
+
+// Of the borders before a layer one leaves the next bucket much to reach, one holds too much; the third is needed.
+TEST(AutoBordersTest, ABorderMayBeNeededForMemoryAndReachTogether) {
+  StepModel step;
+  const auto add = [&](double backward, int64_t bytes, uint64_t groups, int user, int64_t live) {
+    step.nodes.push_back({backward, bytes, groups, user, live});
+  };
+  add(3, 11, 1, StepNode::kOutput, 15);
+  add(1, 0, 0, 0, 39);
+  add(2, 0, 0, 1, 3);
+  add(1, 40, 2, StepNode::kNobody, 27);
+  add(3, 38, 1, 3, 25);
+  add(2, 29, 2, 2, 31);
+  step.fixed_bytes = 10;
+  AutoBordersOptions options;
+  options.memory_limit_bytes = 47;
+  const absl::StatusOr<AutoBorders> found = FindBorders(step, {0, 0.2}, options);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_NEAR(found->timeline.step, LeastStep(step, {0, 0.2}, options), 1e-9);
+  EXPECT_EQ(found->borders.front(), 1);
 }
 
 TEST(AutoBordersTest, HidesWhatCanBeHidden) {

@@ -48,6 +48,11 @@ absl::Status CheckBorders(const StepModel& step, const std::vector<int>& borders
   return absl::InvalidArgumentError(absl::StrCat("border ", begin, " leaves no parameter for the last bucket"));
 }
 
+double SlowedBy(const OverlapModel& overlap, double communication, double left) {
+  if (overlap.slowdown >= 1) return overlap.slowdown * communication;
+  return std::min(overlap.slowdown * communication, overlap.slowdown / (1 - overlap.slowdown) * left);
+}
+
 Timeline PredictTimeline(const StepModel& step, const AllReduceModel& all_reduce, const std::vector<int>& borders,
                          const OverlapModel& overlap) {
   Timeline timeline;
@@ -97,7 +102,7 @@ Timeline PredictTimeline(const StepModel& step, const AllReduceModel& all_reduce
     const BucketTime& last = timeline.buckets.back();
     const double before = timeline.communication - (last.finish - last.start);
     end += overlap.slowdown * before;
-    if (end > last.start) end += std::min(overlap.slowdown * (last.finish - last.start), end - last.start);
+    if (end > last.start) end += SlowedBy(overlap, last.finish - last.start, end - last.start);
   }
   timeline.exposed = std::max(end, finish) - computed;
   timeline.step = step.forward + std::max(end, finish);

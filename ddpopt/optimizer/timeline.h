@@ -78,6 +78,9 @@ bool MayEndBucket(const StepModel& step, int begin, int end);
 // names the border.
 absl::Status CheckBorders(const StepModel& step, const std::vector<int>& borders);
 
+// What backward loses that has `left` seconds of its own to go beside so many seconds of communication.
+double SlowedBy(const OverlapModel& overlap, double communication, double left);
+
 // `borders`: where buckets end, ascending, without 0 and the end of the graph. They are not checked.
 Timeline PredictTimeline(const StepModel& step, const AllReduceModel& all_reduce, const std::vector<int>& borders,
                          const OverlapModel& overlap = {});

@@ -121,6 +121,17 @@ TEST(TimelineTest, CommunicationSlowsBackwardAsASimulationSays) {
   }
 }
 
+TEST(TimelineTest, BackwardThatGoesOnAfterTheLastBucketIsSlowedToo) {
+  // Communication of 4 s begins when 2 s of backward are left, of which 0.4 run in each second of it: 1.6 then, and 0.4 afterwards.
+  StepModel step;
+  step.nodes = {Layer(8, 20, 0), Layer(2, 0, 1)};
+  EXPECT_DOUBLE_EQ(PredictTimeline(step, {0, 0.2}, {}, {0, 0.6, 0}).exposed, 2.4);
+  // 1 s of it would run in 2.5 s.
+  step.nodes[1].backward = 1;
+  EXPECT_DOUBLE_EQ(PredictTimeline(step, {0, 0.2}, {}, {0, 0.6, 0}).exposed, 3);
+  EXPECT_DOUBLE_EQ(PredictTimeline(step, {0, 0.1}, {}, {0, 0.6, 0}).exposed, 1.2);
+}
+
 TEST(TimelineTest, PeakIsForwardsOrThatOfABucket) {
   StepModel step = ThreeLayers();
   step.fixed_bytes = 100;
