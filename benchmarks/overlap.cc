@@ -41,37 +41,40 @@ using benchmarks::SlowLink;
 using nlohmann::ordered_json;
 
 constexpr char kHelp[] =
-    R"(Trains models on two ranks with a slowed link between them, in alternating steps: as they are, with all communication after backward, and with none.
+    R"(Trains models on two ranks with a slowed link between them, in alternating steps: as they are, with all communication after backward, and
+with none.
 
-  overlap [--json] [--models=NAME,...] [--links=MBIT,...] [--policies=NAME,...] [--caps=MIB,...] [--steps=11] [--graphs=FOLDER] [--timeout=SECONDS] [--help]
+  overlap [--json] [--models=NAME,...] [--links=MBIT,...] [--policies=NAME,...] [--caps=MIB,...] [--steps=11] [--graphs=FOLDER]
+          [--timeout=SECONDS] [--help]
 
   --models    char_gpt, resnet18, bert_small; default: all
   --links     Mbit/s, each way; default 1000,3000
   --policies  bucket policies: default (1 and 25 MiB), cap (the largest cap with at least four buckets), auto; default: all
   --caps      MiB; compares the steps of these caps with their predictions on the first link; default 1,2,4,8,12,16,25,50; empty: none
   --steps     that count, of each kind
-  --graphs    where NAME.model.json.gz and NAME.params.json are; default: those of the repository
+  --graphs    where NAME.model.json.gz are; default: those of the repository
   --timeout   of the training of one model on one link; default 1800
   --json      the last line of standard output is one JSON object:
               {"results": [{"model", "link_mbit", "ranks", "policy", "buckets", "comm_ms", "predicted_comm_ms", "backward_ms", "last_bucket_ms",
                             "ideal_exposed_ms", "exposed_ms", "step_ms", "step_spread_ms", "no_overlap_step_ms", "no_comm_step_ms",
                             "predicted_exposed_ms", "bound_step_ms"}, ...],
-               "caps": [{"model", "link_mbit", "cap_mib", "buckets", "step_ms", "step_spread_ms", "predicted_step_ms", "predicted_exposed_ms", "comm_ms",
-                         "predicted_comm_ms"}, ...],
+               "caps": [{"model", "link_mbit", "cap_mib", "buckets", "step_ms", "step_spread_ms", "predicted_step_ms", "predicted_exposed_ms",
+                         "comm_ms", "predicted_comm_ms"}, ...],
                "orders": [{"model", "link_mbit", "kendall_tau", "pairs", "left_out"}, ...]}
 
   step                 zero_grad, forward, backward and SGD's step, of rank 0; medians, spreads half the distance between the quartiles
   comm, last_bucket    all-reduces of the buckets alone, one after another
   exposed              step less the step without communication
-  ideal_exposed        of the timeline in which each bucket starts at the later of the time at which it was ready (in steps without communication) and
-                       the end of the one before it
-  bound_step           the step without communication and the larger of the last possible bucket's all-reduce and what communication exceeds backward by
+  ideal_exposed        of the timeline in which each bucket starts at the later of the time at which it was ready (in steps without
+                       communication) and the end of the one before it
+  bound_step           the step without communication and the larger of the last possible bucket's all-reduce and what communication
+                       exceeds backward by
   predicted_...        by the cost model (docs/planner.md), from all-reduces and node times that were measured before training
   orders               of pairs of caps whose steps differ by more than their spreads: how many are in the predicted order
 
-Each rank has a network namespace of its own; they are joined by veth, slowed by tc's tbf. That needs root: without, it is refused, with the reason. Ranks,
-namespaces and files are removed at the end, also after Ctrl-C. Exit status: 0 success, 1 a failure or a refusal (what was measured before is told), 2 bad
-flags.
+Each rank has a network namespace of its own; they are joined by veth, slowed by tc's tbf. That needs root: without, it is refused, with the
+reason. Ranks, namespaces and files are removed at the end, also after Ctrl-C. Exit status: 0 success, 1 a failure or a refusal (what was
+measured before is told), 2 bad flags.
 )";
 
 volatile sig_atomic_t g_signal = 0;

@@ -20,7 +20,6 @@
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/zeros.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -62,48 +61,11 @@ double Ms(double seconds) { return 1e3 * seconds; }
 // Integers of a model's inputs are below this.
 int64_t HighOf(const std::string& model) { return model == "char_gpt" ? 256 : model == "resnet18" ? 1000 : 30522; }
 
-// The parameters' names, in order, as the file lists them.
-absl::StatusOr<std::vector<std::string>> ReadNames(const std::string& file) {
-  DDPOPT_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
-  const nlohmann::json list = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::vector<std::string> names;
-  const absl::Status read = CatchAsStatus(file, [&] {
-    for (const nlohmann::json& entry : list.at("params")) names.push_back(entry.at(1).get<std::string>());
-  });
-  if (!read.ok()) return read;
-  return names;
-}
-
-// A graph without weights doesn't tell that two names are one parameter. Those that the list lacks are other names of listed ones, which the
-// graph then doesn't take under their own.
-absl::Status Tie(ExportedProgram* program, const std::vector<std::string>& listed) {
-  absl::flat_hash_set<std::string> taken;
-  for (const fx::Node* node : program->module()->graph().nodes()) {
-    if (node->op() == fx::Op::kGetAttr && !node->users().empty()) taken.insert(node->path());
-  }
-  for (const auto& parameter : program->parameters()) {
-    if (std::find(listed.begin(), listed.end(), parameter.name) != listed.end()) continue;
-    std::vector<std::string> others;
-    for (const std::string& name : listed) {
-      const absl::optional<at::Tensor> other = program->FindTensor(name);
-      if (other.has_value() && !taken.contains(name) && other->sizes() == parameter.tensor.sizes()) others.push_back(name);
-    }
-    if (others.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat("the parameter \"", parameter.name, "\" isn't listed, and may be another name of ",
-                                                     others.size(), " that are"));
-    }
-    DDPOPT_RETURN_IF_ERROR(program->SetTensor(others[0], parameter.tensor));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status FillIn(ExportedProgram* program, const std::vector<std::string>& listed) {
-  DDPOPT_RETURN_IF_ERROR(Tie(program, listed));
-  for (std::size_t k = 0; k < listed.size(); ++k) {
-    const std::string& name = listed[k];
-    const absl::optional<at::Tensor> found = program->FindTensor(name);
-    if (!found.has_value()) return absl::NotFoundError(absl::StrCat("the graph has no parameter \"", name, "\", which is listed"));
-    const at::Tensor& form = *found;
+absl::Status FillIn(ExportedProgram* program) {
+  for (const auto& [name, with] : program->LikelyTied()) DDPOPT_RETURN_IF_ERROR(program->Tie(name, with));
+  for (std::size_t k = 0; k < program->parameters().size(); ++k) {
+    const std::string name = program->parameters()[k].name;
+    const at::Tensor form = program->parameters()[k].tensor;
     const std::vector<int64_t> sizes = form.sizes().vec();
     at::Tensor value;
     if (sizes.size() >= 2) {
@@ -124,16 +86,6 @@ absl::Status FillIn(ExportedProgram* program, const std::vector<std::string>& li
     DDPOPT_RETURN_IF_ERROR(program->SetTensor(name, std::move(value)));
   }
   return program->CheckData();
-}
-
-// Each once.
-std::vector<at::Tensor> Parameters(const ExportedProgram& program) {
-  std::vector<at::Tensor> parameters;
-  absl::flat_hash_set<const at::TensorImpl*> seen;
-  for (const auto& parameter : program.parameters()) {
-    if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) parameters.push_back(parameter.tensor);
-  }
-  return parameters;
 }
 
 enum class Mode { kNormal, kNoCommunication, kAfterBackward };
@@ -181,7 +133,8 @@ class Trained {
                                                          DdpOptions options) {
     auto trained = std::unique_ptr<Trained>(new Trained());
     trained->switch_ = std::make_shared<Switch>();
-    std::vector<at::Tensor> parameters = Parameters(*program);
+    std::vector<at::Tensor> parameters;
+    for (const auto& parameter : program->parameters()) parameters.push_back(parameter.tensor);
     DDPOPT_ASSIGN_OR_RETURN(trained->ddp_, ProgramDataParallel::Create(std::move(program), group, std::move(options)));
     DDPOPT_RETURN_IF_ERROR(trained->ddp_->RegisterCommHook(std::make_unique<SwitchedHook>(trained->switch_)));
     trained->optimizer_ = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.01).momentum(0.9));
@@ -247,9 +200,7 @@ class Worker {
   absl::StatusOr<std::shared_ptr<ExportedProgram>> Load() const {
     DDPOPT_ASSIGN_OR_RETURN(std::shared_ptr<ExportedProgram> program,
                             LoadExportedProgram(absl::StrCat(options_.graphs, "/", options_.model, ".model.json.gz")));
-    DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                            ReadNames(absl::StrCat(options_.graphs, "/", options_.model, ".params.json")));
-    DDPOPT_RETURN_IF_ERROR(FillIn(program.get(), names));
+    DDPOPT_RETURN_IF_ERROR(FillIn(program.get()));
     return program;
   }
 
@@ -264,7 +215,7 @@ class Worker {
                             ? at::randn(form.sizes(), generator)
                             : at::randint(HighOf(options_.model), form.sizes(), generator, at::dtype(form.scalar_type())));
     }
-    for (const at::Tensor& parameter : Parameters(*program_)) bytes_ += static_cast<int64_t>(parameter.nbytes());
+    for (const auto& parameter : program_->parameters()) bytes_ += static_cast<int64_t>(parameter.tensor.nbytes());
     DDPOPT_ASSIGN_OR_RETURN(figures_, MeasureAllReduce(group_, at::kCPU, bytes_));
     DDPOPT_RETURN_IF_ERROR(group_.Barrier());
     DDPOPT_ASSIGN_OR_RETURN(const GraphCosts costs,

@@ -13,7 +13,7 @@ namespace ddpopt::benchmarks {
 
 struct WorkerOptions {
   std::string model;   // char_gpt, resnet18, bert_small
-  std::string graphs;  // the folder of its .model.json.gz and .params.json
+  std::string graphs;  // the folder of its .model.json.gz
   std::vector<std::string> policies = {"default", "cap", "auto"};
   std::vector<double> caps_mib;  // compared with their predictions
   int steps = 11;

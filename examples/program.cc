@@ -40,6 +40,32 @@ void Progress::Step(int64_t done, double loss, double units_per_step) {
   std::fflush(stderr);
 }
 
+void AddBucketPolicy(Flags* flags, std::string* value) { flags->Choice("bucket_policy", value, {"caps", "auto"}); }
+
+BucketPolicy BucketPolicyOf(const std::string& value) { return value == "auto" ? BucketPolicy::kAuto : BucketPolicy::kCaps; }
+
+std::string AutoText(const DdpCore& core) {
+  const AutoReport& report = core.auto_report();
+  const StepSummary sum = core.summary();
+  if (!report.active) return "";
+  const double steps = static_cast<double>(std::max<int64_t>(sum.steps, 1));
+  return absl::StrFormat("%sGot in the mean of %d steps: %.1f ms of communication, %.1f ms of it exposed\n", report.ToString(), sum.steps,
+                         1e3 * sum.communication_seconds / steps, 1e3 * sum.exposed_seconds / steps);
+}
+
+nlohmann::ordered_json AutoJson(const DdpCore& core) {
+  const AutoReport& report = core.auto_report();
+  if (!report.active) return nullptr;
+  const StepSummary sum = core.summary();
+  const double steps = static_cast<double>(std::max<int64_t>(sum.steps, 1));
+  return {{"took_caps", report.took_caps},
+          {"expected_communication_ms", 1e3 * report.communication},
+          {"expected_exposed_ms", 1e3 * report.exposed},
+          {"expected_exposed_of_caps_ms", 1e3 * report.exposed_of_caps},
+          {"communication_ms", 1e3 * sum.communication_seconds / steps},
+          {"exposed_ms", 1e3 * sum.exposed_seconds / steps}};
+}
+
 void ShareProcessors(int64_t ranks) {
   const int64_t threads = std::max<int64_t>(1, static_cast<int64_t>(std::thread::hardware_concurrency()) / ranks);
   setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);

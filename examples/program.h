@@ -1,11 +1,15 @@
 #ifndef DDPOPT_EXAMPLES_PROGRAM_H_
 #define DDPOPT_EXAMPLES_PROGRAM_H_
 
-// What the example programs have in common: progress on standard error.
+// What the example programs have in common: progress on standard error, and the flag --bucket_policy.
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "base/flags.h"
+#include "ddpopt/ddpopt.h"
+#include "nlohmann/json.hpp"
 
 namespace ddpopt::examples {
 
@@ -26,6 +30,13 @@ class Progress {
   int64_t first_done_ = 0;
   double first_ = 0, shown_ = 0;
 };
+
+// --bucket_policy=caps|auto.
+void AddBucketPolicy(Flags* flags, std::string* value);
+BucketPolicy BucketPolicyOf(const std::string& value);
+// What auto chose, what it expects and what the steps got: as text, and for --json. Empty and null with another policy.
+std::string AutoText(const DdpCore& core);
+nlohmann::ordered_json AutoJson(const DdpCore& core);
 
 // Ranks that this program starts share the processors, unless the user has set OMP_NUM_THREADS.
 void ShareProcessors(int64_t ranks);

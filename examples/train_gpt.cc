@@ -41,7 +41,7 @@ namespace {
 
 constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on this machine, and writes a sample of what it learnt.
 
-  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--trace=PATH] [--json]
+  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--bucket_policy=NAME] [--trace=PATH] [--json]
 
   --nproc_per_node=N  ranks (processes), 1 to 256; default 2. Each is started by this program and uses its share of the processors
                       (or OMP_NUM_THREADS threads). Started by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
@@ -51,12 +51,15 @@ constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on
                       the text, spread over it, is held out for validation.
   --seed=N            for the parameters, the order of the text and the sample; default 1.
   --lr=X              highest learning rate; default 0.002.
+  --bucket_policy=NAME  caps (default: gradient buckets of 1 and then 25 MiB), or auto: buckets that a model of the step chooses, from
+                      all-reduces and a backward that are measured first; what it expects and what came of it is told.
   --trace=PATH        writes PATH.rank<N>.json for each rank: a Chrome trace (ui.perfetto.dev shows it) of steps 3 to 5, in which the buckets'
                       reductions are named.
   --json              makes the last line of standard output a JSON object: initial_loss (first step), final_loss (mean of the last
                       ten steps), val_loss (held-out text), all in nats per character; vocab, corpus_bytes, steps, world_size,
                       seconds and tokens_per_s (of the training loop), buckets (bytes of each gradient bucket, in the order of
-                      their reduction), params_equal.
+                      their reduction), params_equal; with --bucket_policy=auto also auto: took_caps, expected_communication_ms,
+                      expected_exposed_ms, expected_exposed_of_caps_ms, communication_ms and exposed_ms (means of a step).
   --help              this text.
 
 Progress goes to standard error. Exit status: 0 success, 1 the training failed (or the ranks ended with different parameters), 2 bad
@@ -78,6 +81,7 @@ struct Options {
   int64_t seed = 1;
   double lr = 2e-3;
   std::string trace;  // empty: none
+  std::string bucket_policy = "caps";
   bool json = false;
   bool help = false;
 };
@@ -94,6 +98,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   flags.Number("lr", &options.lr, 0, "a number above 0");
   flags.Text("trace", &options.trace, "the beginning of files' paths");
   flags.Text("data", &options.data, "the path of a text");
+  AddBucketPolicy(&flags, &options.bucket_policy);
   DDPOPT_RETURN_IF_ERROR(flags.Parse(arguments));
   return options;
 }
@@ -210,7 +215,9 @@ absl::Status Train(const Options& flags, absl::string_view text) {
     std::fflush(stdout);
   }
 
-  DDPOPT_ASSIGN_OR_RETURN(const auto ddp, DistributedDataParallel<Gpt>::Create(net, group));
+  DdpOptions ddp_options;
+  ddp_options.bucket_policy = BucketPolicyOf(flags.bucket_policy);
+  DDPOPT_ASSIGN_OR_RETURN(const auto ddp, DistributedDataParallel<Gpt>::Create(net, group, ddp_options));
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(flags.lr).betas({0.9, 0.95}).weight_decay(0.01));
 
   const double tokens_per_step = static_cast<double>(kBatch * kContext * group.world_size());
@@ -263,6 +270,7 @@ absl::Status Train(const Options& flags, absl::string_view text) {
   if (first_rank) {
     std::printf("\nA sample (the first 32 characters are given):\n%s\n\n",
                 Printable(Sample(net, vocabulary, split.held_out.substr(0, kContext / 2), flags.seed)).c_str());
+    std::printf("%s", AutoText(ddp->core()).c_str());
     std::printf("loss %.3f at first, %.3f at last, %.3f on held-out text (nats per character); %.1f s, %.0f tokens/s\n", initial_loss,
                 final_loss, val_loss, seconds, tokens_per_step * static_cast<double>(flags.steps) / seconds);
     std::printf("%s\n", equal.ok() ? absl::StrFormat("parameters equal on %d ranks", group.world_size()).c_str()
@@ -270,17 +278,18 @@ absl::Status Train(const Options& flags, absl::string_view text) {
     if (flags.json) {
       nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
       for (const auto& bucket : ddp->core().reducer_buckets()) buckets.push_back(bucket.bytes);
-      const nlohmann::ordered_json result = {{"initial_loss", initial_loss},
-                                             {"final_loss", final_loss},
-                                             {"val_loss", val_loss},
-                                             {"vocab", config.vocab},
-                                             {"corpus_bytes", text.size()},
-                                             {"steps", flags.steps},
-                                             {"world_size", group.world_size()},
-                                             {"seconds", seconds},
-                                             {"tokens_per_s", tokens_per_step * static_cast<double>(flags.steps) / seconds},
-                                             {"buckets", buckets},
-                                             {"params_equal", equal.ok()}};
+      nlohmann::ordered_json result = {{"initial_loss", initial_loss},
+                                       {"final_loss", final_loss},
+                                       {"val_loss", val_loss},
+                                       {"vocab", config.vocab},
+                                       {"corpus_bytes", text.size()},
+                                       {"steps", flags.steps},
+                                       {"world_size", group.world_size()},
+                                       {"seconds", seconds},
+                                       {"tokens_per_s", tokens_per_step * static_cast<double>(flags.steps) / seconds},
+                                       {"buckets", buckets},
+                                       {"params_equal", equal.ok()}};
+      if (ddp->core().auto_report().active) result["auto"] = AutoJson(ddp->core());
       std::printf("%s\n", result.dump().c_str());
     }
     std::fflush(stdout);

@@ -50,7 +50,7 @@ std::string WriteFile(const std::string& name, const std::string& text) {
 TEST(TrainGpt, HelpNamesEveryFlag) {
   const Result result = RunProgram("--help");
   EXPECT_EQ(result.status, 0);
-  for (const char* flag : {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--trace", "--json", "--help"})
+  for (const char* flag : {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--bucket_policy", "--trace", "--json", "--help"})
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 
@@ -65,6 +65,7 @@ TEST(TrainGpt, RefusesBadFlags) {
   ExpectRefused("--lr=nan", "--lr=nan");
   ExpectRefused("--data=", "--data=");
   ExpectRefused("--trace=", "--trace=: must be the beginning of files' paths");
+  ExpectRefused("--bucket_policy=best", "--bucket_policy=best: must be one of caps, auto");
   ExpectRefused("--json=yes", "--json takes no value");
   ExpectRefused("--stepps=3", "unknown flag '--stepps'");
   ExpectRefused("3", "unexpected argument '3'");

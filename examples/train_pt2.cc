@@ -58,6 +58,8 @@ constexpr char kHelp[] = R"(Trains a model that was exported from Python with to
   --momentum=X        of sgd; default 0.
   --weight_decay=X    default 0.
   --seed=N            for made-up batches and for what the model draws (dropout); default 1.
+  --bucket_policy=NAME  caps (default: gradient buckets of 1 and then 25 MiB), or auto: buckets that a model of the step chooses, from
+                      all-reduces and a backward that are measured first; what it expects and what came of it is told.
   --find_unused_parameters  for models of which not every parameter gets a gradient in every step.
 
   --save=FOLDER       saves checkpoints there, at the end and every --save_every steps; the newest two stay.
@@ -69,7 +71,9 @@ constexpr char kHelp[] = R"(Trains a model that was exported from Python with to
   --timeout=SECONDS   how long ranks wait for each other; default 300.
   --json              makes the last line of standard output a JSON object: first_step, steps, world_size, initial_loss, final_loss (means over
                       the ranks of the first and the last step of this run; null if there was none), seconds, steps_per_s, parameters,
-                      buckets (bytes, in the order of reduction), resumed_from (a file, or null), saved (a file, or null), params_equal.
+                      buckets (bytes, in the order of reduction), resumed_from (a file, or null), saved (a file, or null), params_equal;
+                      with --bucket_policy=auto also auto: took_caps, expected_communication_ms, expected_exposed_ms,
+                      expected_exposed_of_caps_ms, communication_ms and exposed_ms (means of a step).
   --help              this text.
 
 Paths are relative to where you are. Progress goes to standard error. Exit status: 0 success, 1 the training failed, 2 bad flags, model or data.
@@ -79,7 +83,7 @@ constexpr int kFailed = 1;
 constexpr int kBadUsage = 2;
 
 struct Options {
-  std::string model, data, loss, weights, out, optimizer = "sgd", save, resume_folder;
+  std::string model, data, loss, weights, out, optimizer = "sgd", save, resume_folder, bucket_policy = "caps";
   int64_t nproc = 2, steps = 20, seed = 1, save_every = 0;
   double lr = 0.01, momentum = 0, weight_decay = 0, timeout = 300;
   bool find_unused_parameters = false, resume = false, json = false, help = false;
@@ -101,6 +105,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   flags.NumberFrom("momentum", &options.momentum, 0, "a number, 0 or above");
   flags.NumberFrom("weight_decay", &options.weight_decay, 0, "a number, 0 or above");
   flags.Integer("seed", &options.seed, 0, kMany, "a whole number, 0 or above");
+  AddBucketPolicy(&flags, &options.bucket_policy);
   flags.Switch("find_unused_parameters", &options.find_unused_parameters);
   flags.Text("save", &options.save, "a folder's path");
   flags.Integer("save_every", &options.save_every, 0, kMany, "a whole number, 0 or above");
@@ -224,6 +229,7 @@ absl::Status Train(const Options& options, const Job& job) {
 
   DdpOptions ddp_options;
   ddp_options.find_unused_parameters = options.find_unused_parameters;
+  ddp_options.bucket_policy = BucketPolicyOf(options.bucket_policy);
   DDPOPT_ASSIGN_OR_RETURN(const auto ddp, ProgramDataParallel::Create(job.program, group, ddp_options));
   std::vector<at::Tensor> parameters;
   int64_t elements = 0;
@@ -310,14 +316,16 @@ absl::Status Train(const Options& options, const Job& job) {
       std::printf("loss %.4f at step %d, %.4f at step %d; %.2f s, %.2f steps/s\n", initial_loss.get<double>(),
                   static_cast<int>(first_step + 1), final_loss.get<double>(), static_cast<int>(state.step), seconds, done / seconds);
     }
+    std::printf("%s", AutoText(ddp->core()).c_str());
     if (options.json) {
       nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
       for (const auto& bucket : ddp->core().reducer_buckets()) buckets.push_back(bucket.bytes);
-      const nlohmann::ordered_json result = {
+      nlohmann::ordered_json result = {
           {"first_step", first_step},      {"steps", state.step},      {"world_size", group.world_size()},
           {"initial_loss", initial_loss},  {"final_loss", final_loss}, {"seconds", seconds},
           {"steps_per_s", done / seconds}, {"parameters", elements},   {"buckets", buckets},
           {"resumed_from", resumed_from},  {"saved", saved},           {"params_equal", equal.ok()}};
+      if (ddp->core().auto_report().active) result["auto"] = AutoJson(ddp->core());
       std::printf("%s\n", result.dump().c_str());
     }
     std::fflush(stdout);

@@ -65,7 +65,7 @@ TEST(TrainPt2, HelpNamesEveryFlag) {
   EXPECT_EQ(result.status, 0);
   for (const char* flag :
        {"--data", "--loss", "--weights", "--out", "--nproc", "--steps", "--optimizer", "--lr", "--momentum", "--weight_decay", "--seed",
-        "--find_unused_parameters", "--save", "--save_every", "--resume", "--timeout", "--json"}) {
+        "--bucket_policy", "--find_unused_parameters", "--save", "--save_every", "--resume", "--timeout", "--json"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string("  ") + flag)) << flag;
   }
 }
@@ -78,6 +78,7 @@ TEST(TrainPt2, RefusesBadFlagsAndFiles) {
   ExpectRefused(model + " --optimizer=sgdd", "--optimizer=sgdd: must be one of sgd, adam, adamw");
   ExpectRefused(model + " --momentum=-1", "--momentum=-1: must be a number, 0 or above");
   ExpectRefused(model + " --optimizer=adam --momentum=0.9", "--momentum is of --optimizer=sgd");
+  ExpectRefused(model + " --bucket_policy=best", "--bucket_policy=best: must be one of caps, auto");
   ExpectRefused(model + " --resume", "--resume needs --save=FOLDER");
   ExpectRefused(model + " --resume=", "--resume=: must be a folder's path");
   ExpectRefused(model + " --save_every=2", "--save_every needs --save");
@@ -107,6 +108,23 @@ TEST(TrainPt2, RefusesProgramsWithoutALoss) {
   ExpectRefused(std::string(kForms) + "nested_inputs_outputs/model.pt2 --loss=3", "a constant is no single floating-point number");
   ExpectRefused(std::string(kForms) + "dynamic_batch/model.pt2 --loss=lost",
                 "--loss=lost is no output; the program's outputs are 0: div Float [4]");
+}
+
+TEST(TrainPt2, TellsWhatTheBucketPolicyExpectsAndGot) {
+  const std::string arguments = std::string(kConv) + " --steps=3 --json";
+  Result result = RunProgram(arguments + " --bucket_policy=auto");
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("bucket_policy auto: "));
+  EXPECT_THAT(result.out, HasSubstr("Got in the mean of 3 steps: "));
+  const nlohmann::json report = result.json["auto"];
+  ASSERT_TRUE(report.is_object()) << result.out;
+  EXPECT_TRUE(report["took_caps"].is_boolean());
+  EXPECT_GT(report["expected_communication_ms"].get<double>(), 0);
+  EXPECT_GT(report["communication_ms"].get<double>(), 0);
+  EXPECT_EQ(result.json["params_equal"], true);
+  result = RunProgram(arguments + " --bucket_policy=caps");
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_FALSE(result.json.contains("auto"));
 }
 
 // The same run in one go, and interrupted twice: Adam's state, batch norm's buffers, made-up batches and batches from a file.

@@ -118,7 +118,11 @@ bool IsPrintable(uint32_t c) {
 std::size_t DecodeUtf8(absl::string_view text, std::size_t at, uint32_t* code_point) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
-  const std::size_t length = first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+  const std::size_t length = first < 0x80                    ? 1
+                             : first >= 0xc2 && first < 0xe0 ? 2
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xf0 && first < 0xf5 ? 4
+                                                             : 0;
   if (length == 0 || at + length > text.size()) return 0;
   static constexpr uint32_t kMask[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
   static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -250,7 +254,8 @@ void AppendArgument(const Argument& argument, FormatStyle style, const FormatOpt
   }
 }
 
-void AppendDeclared(const Argument& argument, const c10::Argument* declared, FormatStyle style, const FormatOptions& options, std::string* out) {
+void AppendDeclared(const Argument& argument, const c10::Argument* declared, FormatStyle style, const FormatOptions& options,
+                    std::string* out) {
   if (declared != nullptr && argument.kind() == Argument::Kind::kConstant && argument.constant().isInt()) {
     const int64_t value = argument.constant().toInt();
     absl::string_view name;

@@ -35,7 +35,8 @@ void AppendArgument(const Argument& argument, FormatStyle style, const FormatOpt
 void AppendConstant(const c10::IValue& value, FormatStyle style, const FormatOptions& options, std::string* out);
 // An argument that an operator declares as `declared`, which may be null: integers that stand for dtypes, layouts and memory formats are
 // printed as these.
-void AppendDeclared(const Argument& argument, const c10::Argument* declared, FormatStyle style, const FormatOptions& options, std::string* out);
+void AppendDeclared(const Argument& argument, const c10::Argument* declared, FormatStyle style, const FormatOptions& options,
+                    std::string* out);
 // "torch.ops.aten.add.Tensor", "torch.ops.higher_order.cond", else the text itself.
 void AppendQualifiedTarget(const Target& target, std::string* out);
 

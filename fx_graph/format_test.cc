@@ -124,9 +124,10 @@ TEST(Format, NodesOfEachKind) {
   EXPECT_EQ(w->ToString(), "%layer_weight : [num_users=1] = get_attr[target=layer.weight]");
   EXPECT_THAT(to->ToString(), ::testing::HasSubstr("= call_function[target=torch.ops.aten.to.dtype](args = (%x, torch.bfloat16), "
                                                    "kwargs = {memory_format: torch.channels_last})"));
-  EXPECT_THAT(method->ToString(),
-              ::testing::HasSubstr("= call_method[target=to](args = (%" + std::string(to->name()) + ", torch.float32), kwargs = {device: cpu})"));
-  EXPECT_THAT(module->ToString(), ::testing::EndsWith("call_module[target=layer.0](args = (%" + std::string(method->name()) + ",), kwargs = {})"));
+  EXPECT_THAT(method->ToString(), ::testing::HasSubstr("= call_method[target=to](args = (%" + std::string(to->name()) +
+                                                       ", torch.float32), kwargs = {device: cpu})"));
+  EXPECT_THAT(module->ToString(),
+              ::testing::EndsWith("call_module[target=layer.0](args = (%" + std::string(method->name()) + ",), kwargs = {})"));
   EXPECT_THAT(cond->ToString(), ::testing::HasSubstr("call_function[target=torch.ops.higher_order.cond](args = (%"));
   EXPECT_EQ(output->ToString(), "return (getitem, 's')");
   output->meta().type_expr = "tuple";
@@ -180,7 +181,8 @@ TEST(Words, AreClassified) {
   EXPECT_EQ(kind("cuda:7"), WordKind::kDevice);
   EXPECT_EQ(value.toDevice(), c10::Device("cuda:7"));
   EXPECT_EQ(kind("<function f>"), WordKind::kOpaque);
-  for (const char* word : {"mean", "1.2.3", "--1", "1e", "torch.nothing", "cuda:x", "cuda:01", "cuda:999", "infinity", "nano", "True1", "(1)", "+", "-", ""}) {
+  for (const char* word :
+       {"mean", "1.2.3", "--1", "1e", "torch.nothing", "cuda:x", "cuda:01", "cuda:999", "infinity", "nano", "True1", "(1)", "+", "-", ""}) {
     EXPECT_EQ(kind(word), WordKind::kString) << word;
   }
 }

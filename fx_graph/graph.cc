@@ -92,7 +92,9 @@ Graph::~Graph() {
 void Graph::NewChunk() {
   // Small at first, since most graphs are; then whole pages, a quarter more of them each time.
   constexpr std::uint32_t kPage = NodeLinkPage::kLinks;
-  const std::uint32_t capacity = chunks_.empty() ? 8 : chunks_.size() == 1 ? 32 : kPage * std::clamp<std::uint32_t>(num_made_ / kPage / 4, 1, 64);
+  const std::uint32_t capacity = chunks_.empty()       ? 8
+                                 : chunks_.size() == 1 ? 32
+                                                       : kPage * std::clamp<std::uint32_t>(num_made_ / kPage / 4, 1, 64);
   const std::size_t pages = (capacity + kPage - 1) / kPage;
   void* memory = nullptr;
   const std::size_t bytes = capacity < kPage ? offsetof(NodeLinkPage, links) + capacity * sizeof(NodeLink) : pages * sizeof(NodeLinkPage);
@@ -137,13 +139,13 @@ const Graph::TargetEntry* Graph::FindTarget(Op op, const Target& target) const {
 }
 
 Graph::TargetEntry* Graph::Intern(Op op, Target target) {
-  const auto it = target_index_.find(TargetKey{op, target});
-  if (it != target_index_.end()) return *it;
-  TargetEntry& entry = targets_.emplace_back(TargetEntry{.op = op, .target = std::move(target), .candidate = {}});
-  entry.index = static_cast<std::uint32_t>(targets_.size() - 1);
-  target_index_.insert(&entry);
-  targets_of_[static_cast<std::size_t>(op)].push_back(&entry);
-  return &entry;
+  const auto found = target_index_.lazy_emplace(TargetKey{op, target}, [&](const auto& make) {
+    TargetEntry& entry = targets_.emplace_back(TargetEntry{.op = op, .target = std::move(target), .candidate = {}});
+    entry.index = static_cast<std::uint32_t>(targets_.size() - 1);
+    targets_of_[static_cast<std::size_t>(op)].push_back(&entry);
+    make(&entry);
+  });
+  return *found;
 }
 
 Graph::TargetEntry* Graph::Intern(Op op, const c10::OperatorHandle& handle) {
@@ -264,10 +266,15 @@ Node* Graph::CreateNode(TargetEntry* target, absl::Span<const Argument> args, Kw
   if (!name_hint.empty()) {
     node->SetName(names_.Create(name_hint));
   } else {
-    if (target->candidate.base == nullptr) target->candidate = names_.Parse(NameFromTarget(target->target));
-    node->SetName(names_.Create(target->candidate));
+    NameAfterTarget(node);
   }
   return Finish(node, args, kwargs.empty() ? nullptr : new Kwargs(std::move(kwargs)));
+}
+
+void Graph::NameAfterTarget(Node* node) {
+  TargetEntry* const target = node->target_;
+  if (target->candidate.base == nullptr) target->candidate = names_.Parse(NameFromTarget(target->target));
+  node->SetName(names_.Create(target->candidate));
 }
 
 Node* Graph::Placeholder(absl::string_view name) { return CreateNode(Op::kPlaceholder, PathTarget{std::string(name)}); }
@@ -307,7 +314,8 @@ Graph::InsertScope Graph::InsertingAfter(Node* node) {
 
 absl::Status Graph::CheckErasable(const Node* node) const {
   if (node == nullptr) return absl::InvalidArgumentError("can't erase a null node");
-  if (node->graph() != this) return absl::InvalidArgumentError(absl::StrCat("can't erase node %", node->name(), ": it belongs to another graph"));
+  if (node->graph() != this)
+    return absl::InvalidArgumentError(absl::StrCat("can't erase node %", node->name(), ": it belongs to another graph"));
   if (node->erased_) return absl::InvalidArgumentError(absl::StrCat("can't erase node: %", node->name(), " is erased already"));
   return absl::OkStatus();
 }
@@ -335,7 +343,8 @@ absl::Status Graph::EraseNodes(absl::Span<Node* const> nodes) {
   set.reserve(nodes.size());
   for (const Node* node : nodes) {
     if (absl::Status status = CheckErasable(node); !status.ok()) return status;
-    if (!set.insert(node).second) return absl::InvalidArgumentError(absl::StrCat("can't erase node %", node->name(), ": it was given twice"));
+    if (!set.insert(node).second)
+      return absl::InvalidArgumentError(absl::StrCat("can't erase node %", node->name(), ": it was given twice"));
   }
   for (const Node* node : nodes) {
     for (const Node* user : node->users()) {
@@ -374,7 +383,8 @@ absl::Status Graph::Move(Node* node, Node* anchor, bool after) {
   if (node == nullptr) return absl::InvalidArgumentError(absl::StrCat("can't move a null node next to %", anchor->name()));
   for (const Node* part : {node, anchor}) {
     if (part->graph() != this) {
-      return absl::InvalidArgumentError(absl::StrCat("can't move node %", node->name(), " next to %", anchor->name(), ": they are of two graphs"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("can't move node %", node->name(), " next to %", anchor->name(), ": they are of two graphs"));
     }
     if (part->erased_) {
       return absl::InvalidArgumentError(
@@ -403,9 +413,36 @@ Node* Graph::CopyNode(const Node& node, TargetEntry* target, NameTable::Base* ba
   }
   NodeMeta* meta = node.meta_ == nullptr ? nullptr : new NodeMeta(CopyMeta(*node.meta_));
   Node* copy = NewNode(node.op_, target);
-  copy->SetName(names_.CreateLike(base, node.name()));
   copy->meta_ = meta;
+  if (base != nullptr) {
+    copy->SetName(names_.CreateLike(base, node.name()));
+  } else {
+    NameAfterTarget(copy);
+  }
   return Finish(copy, args, kwargs);
+}
+
+void Graph::Copier::SetTarget(Graph* to, std::size_t names) {
+  CHECK(to != &from_) << "a graph's nodes are copied into another graph";
+  to_ = to;
+  to->target_index_.reserve(names);
+  to->names_.Reserve(names);
+  ++time_;
+  targets_.resize(from_.targets_.size());
+  bases_.resize(from_.names_.num_bases());
+}
+
+Node* Graph::Copier::Copy(const Node& node, absl::FunctionRef<Argument(Node*)> map, bool keep_name) {
+  CHECK(to_ != nullptr && node.graph() == &from_) << "node %" << node.name() << " is not of the graph that is copied";
+  Known<TargetEntry>& target = targets_[node.target_->index];
+  if (target.time != time_) target = {to_->Intern(node.op_, node.target()), time_};
+  NameTable::Base* base = nullptr;
+  if (keep_name) {
+    Known<NameTable::Base>& known = bases_[NameTable::Index(node.name_base_)];
+    if (known.time != time_) known = {to_->names_.FindOrAddBase(NameTable::Text(node.name_base_)), time_};
+    base = known.found;
+  }
+  return to_->CopyNode(node, target.found, base, map);
 }
 
 Node* Graph::CopyNode(const Node& node, absl::FunctionRef<Argument(Node*)> map) {
@@ -493,7 +530,8 @@ absl::Status Graph::Lint() const {
     if (link->prev != (previous == nullptr ? nullptr : previous->link())) return fail(node, " has a wrong link to the node before it");
     if (++count > size_) return fail(node, " is one more than the graph's ", size_, " nodes");
     if (node->id_ >= num_made_ || earlier[node->id_]) return fail(node, " has an id that is not its own");
-    if (previous != nullptr && !previous->IsBefore(node)) return fail(node, " has no later place in the order than %", previous->name(), " before it");
+    if (previous != nullptr && !previous->IsBefore(node))
+      return fail(node, " has no later place in the order than %", previous->name(), " before it");
     switch (names.Check(node->name(), node->name_base_)) {
       case NameTable::Checker::Verdict::kGood:
         break;
@@ -538,10 +576,12 @@ absl::Status Graph::Lint() const {
     for (const auto& [name, argument] : node->kwargs()) argument.ForEachNode(visit);
     if (null) return fail(node, " takes a null node");
     if (stranger != nullptr) return fail(node, " takes %", stranger->name(), ", which is not in this graph");
-    if (inputs.size() != node->num_inputs_) return fail(node, " lists ", node->num_inputs_, " inputs, but its arguments have ", inputs.size());
+    if (inputs.size() != node->num_inputs_)
+      return fail(node, " lists ", node->num_inputs_, " inputs, but its arguments have ", inputs.size());
     for (std::uint32_t i = 0; i < node->num_inputs_; ++i) {
       const NodeUse& use = node->uses_[i];
-      if (use.input != inputs[i] || use.user != node) return fail(node, " lists an input that is not %", inputs[i]->name(), ", which its arguments have");
+      if (use.input != inputs[i] || use.user != node)
+        return fail(node, " lists an input that is not %", inputs[i]->name(), ", which its arguments have");
       if (!earlier[use.input->id_]) return fail(node, " takes %", use.input->name(), " before its definition");
     }
     earlier[node->id_] = true;
@@ -560,10 +600,12 @@ absl::Status Graph::Lint() const {
 
     // Its neighbours in the table of the target.
     const Node* same = node->prev_same_target_;
-    if ((same == nullptr ? target->first : same->next_same_target_) != node || (same != nullptr && (same->target_ != target || same->erased_))) {
+    if ((same == nullptr ? target->first : same->next_same_target_) != node ||
+        (same != nullptr && (same->target_ != target || same->erased_))) {
       return fail(node, " is not where it should be in the table of its target");
     }
-    if (node->next_same_target_ == nullptr && target->last != node) return fail(node, " is not where it should be in the table of its target");
+    if (node->next_same_target_ == nullptr && target->last != node)
+      return fail(node, " is not where it should be in the table of its target");
     previous = node;
   }
   if (previous != back()) {
@@ -581,14 +623,17 @@ absl::Status Graph::Lint() const {
     for (const Node* node : nodes()) {
       for (const Node* input : node->all_input_nodes()) {
         const UserRange users = input->users();
-        if (std::find(users.begin(), users.end(), node) == users.end()) return fail(input, " doesn't list %", node->name(), " among its users");
+        if (std::find(users.begin(), users.end(), node) == users.end())
+          return fail(input, " doesn't list %", node->name(), " among its users");
       }
     }
-    return absl::FailedPreconditionError(absl::StrCat("the graph's nodes list ", users_total, " users, but take ", inputs_total, " inputs"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the graph's nodes list ", users_total, " users, but take ", inputs_total, " inputs"));
   }
   std::size_t in_tables = 0;
   for (const TargetEntry& entry : targets_) in_tables += entry.size;
-  if (in_tables != size_) return absl::FailedPreconditionError(absl::StrCat("the tables of targets hold ", in_tables, " nodes, the graph ", size_));
+  if (in_tables != size_)
+    return absl::FailedPreconditionError(absl::StrCat("the tables of targets hold ", in_tables, " nodes, the graph ", size_));
   if (insert_.node != nullptr && !Owns(insert_.node)) return fail(insert_.node, " is the insertion point, but not a node of this graph");
   return absl::OkStatus();
 }

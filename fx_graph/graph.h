@@ -119,6 +119,9 @@ class Graph {
   // (see NodeMeta); its name is the hint for the copy's. Users and place are not copied.
   Node* CopyNode(const Node& node, absl::FunctionRef<Argument(Node*)> map);
 
+  // Copies nodes one by one.
+  class Copier;
+
   // Copies every node of `other`, which may be this graph, in order; returns old -> new. Precondition (CHECK): definitions before uses.
   NodeMap CopyFrom(const Graph& other);
   // Copies `other` without its output node, to use its value here: nodes that `values` holds already (its placeholders, say) are not
@@ -171,7 +174,9 @@ class Graph {
   Node* CreateNode(TargetEntry* target, absl::Span<const Argument> args, Kwargs kwargs, absl::string_view name_hint);
   Node* NewNode(Op op, TargetEntry* target);
   Node* Finish(Node* node, absl::Span<const Argument> args, Kwargs* kwargs);
+  // Null base: named after its target.
   Node* CopyNode(const Node& node, TargetEntry* target, NameTable::Base* base, absl::FunctionRef<Argument(Node*)> map);
+  void NameAfterTarget(Node* node);
   void Unlist(Node* node);
   void NewChunk();
   void LinkAt(NodeLink* link, NodeLink* prev, NodeLink* next);
@@ -223,6 +228,37 @@ class Graph::InsertScope {
   InsertScope(Graph& graph, InsertPoint point) : graph_(graph), old_(graph.insert_) { graph.insert_ = point; }
   Graph& graph_;
   InsertPoint old_;
+};
+
+// Copies nodes of one graph into others, one after another. Their targets and the bases of their names are found once in each graph, not
+// once a node.
+//
+//   Graph::Copier copier(from);
+//   copier.SetTarget(&piece, 10);
+//   Node* copy = copier.Copy(*node, [&](Node* input) { return Argument(copies[input]); }, /*keep_name=*/true);
+class Graph::Copier {
+ public:
+  // `from` must outlive this, and keep its nodes meanwhile.
+  explicit Copier(const Graph& from) : from_(from) {}
+  // Where the copies go, until it is called again: to the insertion point of `to`, which isn't the graph that is copied. `names`: about how
+  // many different targets it will have.
+  void SetTarget(Graph* to, std::size_t names);
+  // As CopyNode; without keep_name the copy is named as a new node. Precondition: a node of `from`.
+  Node* Copy(const Node& node, absl::FunctionRef<Argument(Node*)> map, bool keep_name);
+
+ private:
+  // What is known of the graph that is copied to, valid if it is of that time.
+  template <typename T>
+  struct Known {
+    T* found = nullptr;
+    std::uint32_t time = 0;
+  };
+
+  const Graph& from_;
+  Graph* to_ = nullptr;
+  std::uint32_t time_ = 0;
+  std::vector<Known<TargetEntry>> targets_;  // by TargetEntry::index of `from`
+  std::vector<Known<NameTable::Base>> bases_;
 };
 
 // A value for each node of one graph, found by the node's id: an array, where a hash map would do a search per node. Values are T()

@@ -265,7 +265,8 @@ TEST(GraphEditTest, CopiesKeepWhatTheRuleSays) {
   Graph other;
   Node* y = other.Placeholder("y");
   Node* copy = other.CopyNode(*a, [&](Node*) { return Argument(y); });
-  EXPECT_EQ(copy->ToString(), "%a : torch.Tensor [num_users=0] = call_function[target=torch.ops.aten.add.Tensor](args = (%y, 1), kwargs = {alpha: 3})");
+  EXPECT_EQ(copy->ToString(),
+            "%a : torch.Tensor [num_users=0] = call_function[target=torch.ops.aten.add.Tensor](args = (%y, 1), kwargs = {alpha: 3})");
   EXPECT_EQ(copy->meta().from_node[0].name, "old");
   EXPECT_EQ(copy->meta().nn_module_stack[0].second, "Linear");
   // Kind 32: containers in the metadata are not shared, tensors are.
@@ -273,6 +274,43 @@ TEST(GraphEditTest, CopiesKeepWhatTheRuleSays) {
   EXPECT_EQ(a->meta().custom["list"].toList().size(), 1u);
   EXPECT_TRUE(copy->meta().custom["list"].toList().get(0).toTensor().is_same(shared));
   EXPECT_FALSE(x->has_meta());
+  // Texts are shared until one side changes.
+  copy->meta().nn_module_stack.emplace_back("layers.0.norm", "LayerNorm");
+  copy->meta().from_node.clear();
+  copy->meta().stack_trace = "line 7";
+  EXPECT_EQ(a->meta().nn_module_stack.size(), 1u);
+  EXPECT_EQ(copy->meta().nn_module_stack.back().first, "layers.0.norm");
+  EXPECT_EQ(a->meta().from_node.size(), 1u);
+  EXPECT_TRUE(a->meta().stack_trace.empty());
+  a->meta().stack_trace = copy->meta().stack_trace;
+  copy->meta().stack_trace = "line 8";
+  EXPECT_EQ(a->meta().stack_trace, "line 7");
+}
+
+TEST(GraphEditTest, ACopierCopiesIntoSeveralGraphs) {
+  Graph graph;
+  Node* x = graph.Placeholder("x");
+  Node* a = graph.CallFunction(FindOperator("aten::add", "Tensor"), {x, c10::IValue(1)}, {}, "relu_3");
+  a->meta().nn_module = "layers.0";
+  Node* b = Relu(graph, a, "relu");
+  Graph::Copier copier(graph);
+  for (const bool keep_name : {true, false}) {
+    for (int i = 0; i < 2; ++i) {
+      Graph other;
+      if (i == 1) Relu(other, other.Placeholder("x"), "relu");
+      copier.SetTarget(&other, 2);
+      Node* y = other.Placeholder("y");
+      Node* a_copy = copier.Copy(*a, [&](Node*) { return Argument(y); }, keep_name);
+      Node* b_copy = copier.Copy(*b, [&](Node*) { return Argument(a_copy); }, keep_name);
+      EXPECT_EQ(a_copy->name(), keep_name ? "relu_3" : "add_tensor");
+      EXPECT_EQ(b_copy->name(), !keep_name ? "relu_default" : i == 0 ? "relu" : "relu_4");
+      EXPECT_EQ(a_copy->meta().nn_module, "layers.0");
+      EXPECT_FALSE(b_copy->has_meta());
+      EXPECT_TRUE(other.Lint().ok()) << other.Lint();
+      EXPECT_EQ(other.FindNodes(Op::kCallFunction, b->target()).size(), i == 0 ? 1u : 2u);
+    }
+  }
+  EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
 }
 
 TEST(GraphEditTest, AGraphIsCopiedIntoItselfAndInlined) {

@@ -17,16 +17,14 @@ absl::Status CheckPath(absl::string_view path) {
   return absl::OkStatus();
 }
 
-// Looks a path up as a key, then in each submodule that it begins with.
+// Looks a path up in the submodules that it begins with.
 template <typename T>
-const T* Find(const GraphModule& module, const std::map<std::string, T>& (GraphModule::*table)() const, absl::string_view path) {
-  const std::map<std::string, T>& own = (module.*table)();
-  if (const auto it = own.find(std::string(path)); it != own.end()) return &it->second;
+const T* FindWithin(const GraphModule& module, const T* (GraphModule::*find)(absl::string_view) const, absl::string_view path) {
   if (module.submodules().empty()) return nullptr;
   for (std::size_t dot = path.find('.'); dot != absl::string_view::npos; dot = path.find('.', dot + 1)) {
-    const auto it = module.submodules().find(std::string(path.substr(0, dot)));
+    const auto it = module.submodules().find(path.substr(0, dot));
     if (it == module.submodules().end() || it->second.graph_module == nullptr) continue;
-    if (const T* found = Find(*it->second.graph_module, table, path.substr(dot + 1))) return found;
+    if (const T* found = (*it->second.graph_module.*find)(path.substr(dot + 1))) return found;
   }
   return nullptr;
 }
@@ -49,17 +47,20 @@ std::vector<typename Map::const_iterator> InOrderOfAdding(const Map& map) {
 
 absl::Status GraphModule::AddAttr(absl::string_view path, c10::IValue value, AttrKind kind) {
   DDPOPT_RETURN_IF_ERROR(CheckPath(path));
-  if (submodules_.contains(std::string(path))) {
+  if (submodules_.contains(path)) {
     return absl::AlreadyExistsError(absl::StrCat("the module has a submodule \"", path, "\" already"));
   }
-  if (!attrs_.emplace(std::string(path), Attr{std::move(value), kind, next_order_}).second) {
-    return absl::AlreadyExistsError(absl::StrCat("the module has an attribute \"", path, "\" already"));
-  }
+  const auto [entry, is_new] = attrs_.emplace(std::string(path), Attr{std::move(value), kind, next_order_});
+  if (!is_new) return absl::AlreadyExistsError(absl::StrCat("the module has an attribute \"", path, "\" already"));
+  attr_index_.emplace(entry->first, &entry->second);
   ++next_order_;
   return absl::OkStatus();
 }
 
-const GraphModule::Attr* GraphModule::FindAttr(absl::string_view path) const { return Find<Attr>(*this, &GraphModule::attrs, path); }
+const GraphModule::Attr* GraphModule::FindAttr(absl::string_view path) const {
+  if (const auto own = attr_index_.find(path); own != attr_index_.end()) return own->second;
+  return FindWithin(*this, &GraphModule::FindAttr, path);
+}
 
 absl::StatusOr<GraphModule::Attr> GraphModule::GetAttr(absl::string_view path) const {
   const Attr* attr = FindAttr(path);
@@ -75,7 +76,10 @@ absl::Status GraphModule::SetAttr(absl::string_view path, c10::IValue value) {
 }
 
 absl::Status GraphModule::DeleteAttr(absl::string_view path) {
-  if (attrs_.erase(std::string(path)) == 0) return absl::NotFoundError(absl::StrCat("the module has no attribute \"", path, "\""));
+  const auto found = attrs_.find(path);
+  if (found == attrs_.end()) return absl::NotFoundError(absl::StrCat("the module has no attribute \"", path, "\""));
+  attr_index_.erase(found->first);
+  attrs_.erase(found);
   return absl::OkStatus();
 }
 
@@ -113,7 +117,7 @@ absl::Status GraphModule::AddSubmodule(absl::string_view path, Submodule submodu
   if (submodule.graph_module == nullptr && submodule.callable == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("submodule \"", path, "\" is neither a graph nor a callable"));
   }
-  if (attrs_.contains(std::string(path))) {
+  if (attr_index_.contains(path)) {
     return absl::AlreadyExistsError(absl::StrCat("the module has an attribute \"", path, "\" already"));
   }
   submodule.order = next_order_;
@@ -125,7 +129,8 @@ absl::Status GraphModule::AddSubmodule(absl::string_view path, Submodule submodu
 }
 
 const GraphModule::Submodule* GraphModule::FindSubmodule(absl::string_view path) const {
-  return Find<Submodule>(*this, &GraphModule::submodules, path);
+  if (const auto own = submodules_.find(path); own != submodules_.end()) return &own->second;
+  return FindWithin(*this, &GraphModule::FindSubmodule, path);
 }
 
 absl::StatusOr<GraphModule::Submodule> GraphModule::GetSubmodule(absl::string_view path) const {
@@ -177,6 +182,8 @@ std::shared_ptr<GraphModule> GraphModule::Clone(Clones& clones) const {
   clones.emplace(this, clone);
   clone->graph_->CopyFrom(*graph_);
   clone->attrs_ = attrs_;
+  clone->attr_index_.reserve(attrs_.size());
+  for (const auto& [path, attr] : clone->attrs_) clone->attr_index_.emplace(path, &attr);
   for (const auto& [key, value] : meta_) clone->meta_.emplace(key, CopyContainers(value));
   clone->next_order_ = next_order_;
   for (const auto& [path, submodule] : submodules_) {
@@ -198,7 +205,8 @@ absl::Status GraphModule::Lint(absl::flat_hash_set<const GraphModule*>& seen) co
     const bool exists = node->op() == Op::kGetAttr      ? FindAttr(node->path()) != nullptr || FindSubmodule(node->path()) != nullptr
                         : node->op() == Op::kCallModule ? FindSubmodule(node->path()) != nullptr
                                                         : true;
-    if (!exists) return absl::InternalError(absl::StrCat("lint: %", node->name(), " names \"", node->path(), "\", which the module does not have"));
+    if (!exists)
+      return absl::InternalError(absl::StrCat("lint: %", node->name(), " names \"", node->path(), "\", which the module does not have"));
   }
   for (const auto& [path, submodule] : submodules_) {
     if (submodule.graph_module == nullptr) continue;

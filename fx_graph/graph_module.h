@@ -44,6 +44,10 @@ class GraphModule {
     int64_t order = 0;  // set by AddSubmodule, as Attr's
   };
 
+  // By path; found by any kind of string.
+  using Attrs = std::map<std::string, Attr, std::less<>>;
+  using Submodules = std::map<std::string, Submodule, std::less<>>;
+
   GraphModule() : graph_(std::make_unique<Graph>()) {}
 
   Graph& graph() { return *graph_; }
@@ -53,6 +57,8 @@ class GraphModule {
   // then the submodules whose path it begins with. Adding makes a key of this module. Errors: InvalidArgument (an empty path or part),
   // AlreadyExists, NotFound.
   absl::Status AddAttr(absl::string_view path, c10::IValue value, AttrKind kind);
+  // Room for so many attributes.
+  void ReserveAttrs(std::size_t attrs) { attr_index_.reserve(attrs); }
   absl::StatusOr<Attr> GetAttr(absl::string_view path) const;
   // The attribute, valid until it is deleted, or null.
   const Attr* FindAttr(absl::string_view path) const;
@@ -60,7 +66,7 @@ class GraphModule {
   absl::Status SetAttr(absl::string_view path, c10::IValue value);
   // Of this module's own keys.
   absl::Status DeleteAttr(absl::string_view path);
-  const std::map<std::string, Attr>& attrs() const { return attrs_; }
+  const Attrs& attrs() const { return attrs_; }
 
   // Every attribute of the module and of the graphs nested in it, with its full path: the module's own in the order of adding, then
   // the submodules'. Something shared appears under each of its paths.
@@ -78,7 +84,7 @@ class GraphModule {
   // Deletes the submodules that no get_attr or call_module node of this graph names, nor anything inside them; a called module keeps
   // all that it has. Returns the paths of those deleted. Submodules' own submodules are theirs to delete.
   std::vector<std::string> DeleteAllUnusedSubmodules();
-  const std::map<std::string, Submodule>& submodules() const { return submodules_; }
+  const Submodules& submodules() const { return submodules_; }
 
   // Graph metadata that belongs to the module, as torch.fx's gm.meta.
   std::map<std::string, c10::IValue>& meta() { return meta_; }
@@ -99,8 +105,10 @@ class GraphModule {
                     std::vector<std::pair<std::string, const Attr*>>& found) const;
 
   std::unique_ptr<Graph> graph_;
-  std::map<std::string, Attr> attrs_;
-  std::map<std::string, Submodule> submodules_;
+  Attrs attrs_;
+  // Of attrs_: paths are long and much alike, so that a tree compares much.
+  absl::flat_hash_map<absl::string_view, const Attr*> attr_index_;
+  Submodules submodules_;
   std::map<std::string, c10::IValue> meta_;
   int64_t next_order_ = 0;
 };

@@ -32,9 +32,12 @@ TEST(GraphTest, PrintsAsTorchFx) {
             "graph():\n"
             "    %x : [num_users=1] = placeholder[target=x]\n"
             "    %blocks_0_weight : [num_users=1] = get_attr[target=blocks.0.weight]\n"
-            "    %add_tensor : [num_users=2] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = {alpha: 2})\n"
-            "    %add_tensor_1 : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%add_tensor, %add_tensor), kwargs = {})\n"
-            "    %cat_default : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = ([%add_tensor, %add_tensor_1], 0), kwargs = {})\n"
+            "    %add_tensor : [num_users=2] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, %blocks_0_weight), kwargs = "
+            "{alpha: 2})\n"
+            "    %add_tensor_1 : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%add_tensor, %add_tensor), kwargs "
+            "= {})\n"
+            "    %cat_default : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = ([%add_tensor, %add_tensor_1], 0), "
+            "kwargs = {})\n"
             "    return (cat_default,)");
   EXPECT_TRUE(graph.Lint().ok()) << graph.Lint();
 }
@@ -131,7 +134,8 @@ TEST(GraphTest, LintNamesAUseBeforeItsDefinition) {
   Node* y = graph.CallFunction(FindOperator("aten::relu"), {x});
   graph.SetInsertBefore(y);
   Node* early = graph.CallFunction(FindOperator("aten::neg"), {y});
-  EXPECT_THAT(std::string(graph.Lint().message()), HasSubstr("%" + std::string(early->name()) + " takes %relu_default before its definition"));
+  EXPECT_THAT(std::string(graph.Lint().message()),
+              HasSubstr("%" + std::string(early->name()) + " takes %relu_default before its definition"));
 }
 
 TEST(GraphTest, LintNamesWhatFollowsTheOutput) {
@@ -172,6 +176,12 @@ TEST(GraphModuleTest, CloneIsIndependentButSharesTensors) {
   clone->graph().output_node()->prev()->meta().custom["note"] = c10::IValue(int64_t{2});
   EXPECT_NE(clone->graph().ToString(), module.graph().ToString());
   EXPECT_EQ(y->meta().custom["note"].toInt(), 1);
+  ASSERT_TRUE(clone->DeleteAttr("w").ok());
+  EXPECT_EQ(clone->FindAttr("w"), nullptr);
+  EXPECT_EQ(clone->DeleteAttr("w").code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(clone->AddAttr("w", 2, GraphModule::AttrKind::kConstant).ok());
+  EXPECT_EQ(clone->FindAttr("w")->value.toInt(), 2);
+  EXPECT_TRUE(module.FindAttr("w")->value.toTensor().is_same(w));
 }
 
 TEST(GraphModuleTest, RemembersTheOrderOfAdding) {

@@ -102,19 +102,26 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"insertion_point", [](Sample& s) { Peer::SetInsertPoint(s.graph, s.stranger); }, "%stranger is the insertion point"},
         // Names.
         Damage{"same_name", [](Sample& s) { Peer::TakeNameOf(s.c, s.b); }, "%b shares its name with an earlier node"},
-        Damage{"unknown_name", [](Sample& s) { Peer::CutName(s.stranger), Peer::TakeNameOf(s.c, s.stranger); }, "a name that the graph did not give out"},
-        Damage{"foreign_name", [](Sample& s) { Peer::TakeNameOf(s.c, s.stranger); }, "%stranger has a name that the graph did not give out"},
+        Damage{"unknown_name", [](Sample& s) { Peer::CutName(s.stranger), Peer::TakeNameOf(s.c, s.stranger); },
+               "a name that the graph did not give out"},
+        Damage{"foreign_name", [](Sample& s) { Peer::TakeNameOf(s.c, s.stranger); },
+               "%stranger has a name that the graph did not give out"},
         // Kinds and targets.
         Damage{"kind", [](Sample& s) { Peer::SetOp(s.b, Op::kCallModule); }, "%b is not in the table of its target"},
         Damage{"swapped_targets", [](Sample& s) { Peer::SwapTargets(s.a, s.b); }, "table of its target"},
-        Damage{"method_target", [](Sample& s) { s.b->set_target(MethodTarget{"relu"}); }, "%b (call_function) has a target that is no function"},
+        Damage{"method_target", [](Sample& s) { s.b->set_target(MethodTarget{"relu"}); },
+               "%b (call_function) has a target that is no function"},
         Damage{"path_target", [](Sample& s) { s.x->set_target(OpaqueTarget{"f"}); }, "%x (placeholder) has a target that is no path"},
         Damage{"table_next", [](Sample& s) { Peer::NextSameTarget(s.b) = nullptr; }, "table of its target"},
-        Damage{"table_prev", [](Sample& s) { Peer::PrevSameTarget(s.d) = nullptr; }, "%d is not where it should be in the table of its target"},
+        Damage{"table_prev", [](Sample& s) { Peer::PrevSameTarget(s.d) = nullptr; },
+               "%d is not where it should be in the table of its target"},
         Damage{"table_size", [](Sample& s) { ++Peer::TableSize(s.b); }, "the tables of targets hold 8 nodes, the graph 7"},
         // Arguments.
         Damage{"foreign_argument", [](Sample& s) { Peer::Arg(s.b, 0) = s.stranger; }, "%b takes %stranger, which is not in this graph"},
-        Damage{"nested_foreign_argument", [](Sample& s) { Peer::Arg(s.c, 0) = Argument::List({s.a, Argument::Tuple({s.stranger})}); },
+        Damage{"nested_foreign_argument",
+               [](Sample& s) {
+                 Peer::Arg(s.c, 0) = Argument::List({s.a, Argument::Tuple({s.stranger})});
+               },
                "%c takes %stranger, which is not in this graph"},
         Damage{"null_argument", [](Sample& s) { Peer::Arg(s.b, 0) = Argument(static_cast<Node*>(nullptr)); }, "%b takes a null node"},
         Damage{"silent_argument", [](Sample& s) { Peer::Arg(s.b, 0) = s.x; }, "%b lists an input that is not %x"},

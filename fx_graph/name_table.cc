@@ -95,13 +95,14 @@ absl::string_view NameTable::Store(absl::string_view text) {
 }
 
 NameTable::Base* NameTable::FindOrAddBase(absl::string_view text) {
-  if (const auto it = by_text_.find(text); it != by_text_.end()) return it->second;
-  Base& base = bases_.emplace_back();
-  base.text_ = Store(text);
-  base.index_ = static_cast<std::uint32_t>(bases_.size() - 1);
-  base.reserved_ = IsReservedName(text);
-  by_text_.emplace(base.text_, &base);
-  return &base;
+  const auto found = by_text_.lazy_emplace(text, [&](const auto& make) {
+    Base& base = bases_.emplace_back();
+    base.text_ = Store(text);
+    base.index_ = static_cast<std::uint32_t>(bases_.size() - 1);
+    base.reserved_ = IsReservedName(text);
+    make(base.text_, &base);
+  });
+  return found->second;
 }
 
 NameTable::Candidate NameTable::Parse(absl::string_view wish) {
@@ -181,7 +182,8 @@ NameTable::Checker::Checker(const NameTable& table) : table_(table) {
 NameTable::Checker::Verdict NameTable::Checker::Check(absl::string_view text, const Base* base) {
   if (base == nullptr || base->index_ >= table_.bases_.size() || &table_.bases_[base->index_] != base) return Verdict::kUnknown;
   const std::size_t length = base->text_.size();
-  if (text.size() < length || std::memcmp(text.data(), base->text_.data(), length) != 0 || BaseLength(text) != length) return Verdict::kUnknown;
+  if (text.size() < length || std::memcmp(text.data(), base->text_.data(), length) != 0) return Verdict::kUnknown;
+  if (BaseLength(text) != length) return Verdict::kUnknown;
   std::uint64_t bit = offsets_[base->index_];
   if (text.size() == length) {
     if (!base->used_) return Verdict::kUnknown;

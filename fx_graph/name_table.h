@@ -74,6 +74,8 @@ class NameTable {
   // The base of that text, made if need be.
   Base* FindOrAddBase(absl::string_view text);
 
+  // Room for that many bases.
+  void Reserve(std::size_t bases) { by_text_.reserve(bases); }
   std::size_t num_bases() const { return bases_.size(); }
   static std::uint32_t Index(const Base* base);
   static absl::string_view Text(const Base* base);

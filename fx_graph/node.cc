@@ -170,7 +170,8 @@ c10::IValue CopyContainers(const c10::IValue& value) {
     elements.reserve(tuple.elements().size());
     for (const c10::IValue& element : tuple.elements()) elements.push_back(CopyContainers(element));
     const c10::TupleTypePtr type = tuple.type<c10::TupleType>();
-    return type->schema() != nullptr ? c10::ivalue::Tuple::createNamed(std::move(elements), type) : c10::ivalue::Tuple::create(std::move(elements));
+    return type->schema() != nullptr ? c10::ivalue::Tuple::createNamed(std::move(elements), type)
+                                     : c10::ivalue::Tuple::create(std::move(elements));
   }
   if (value.isGenericDict()) {
     const auto dict = value.toGenericDict();
@@ -183,7 +184,7 @@ c10::IValue CopyContainers(const c10::IValue& value) {
 
 NodeMeta CopyMeta(const NodeMeta& meta) {
   NodeMeta copy = meta;
-  copy.val = CopyContainers(meta.val);
+  if (!meta.val.isTensor()) copy.val = CopyContainers(meta.val);
   for (auto& [key, value] : copy.custom) value = CopyContainers(value);
   return copy;
 }

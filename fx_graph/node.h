@@ -26,6 +26,7 @@
 #include "absl/types/span.h"
 #include "c10/util/intrusive_ptr.h"
 #include "fx_graph/name_table.h"
+#include "fx_graph/shared_value.h"
 
 namespace ddpopt::fx {
 
@@ -134,19 +135,21 @@ struct NodeSource {
   std::string name;       // of the node it was made from
   std::string target;     // as TargetToString
   std::string pass_name;  // that made it
+  bool operator==(const NodeSource&) const = default;
 };
 
 // What is known of a node. The copy rule: whatever copies a node (CopyNode, CopyFrom, Clone, ReplaceAllUsesWith with propagate_meta)
-// copies all of this with CopyMeta: lists, tuples and dicts are copied to any depth, tensors and other objects in them are shared.
+// copies all of this with CopyMeta: lists, tuples and dicts are copied to any depth, tensors and other objects in them are shared, as are
+// the texts that only change as a whole.
 struct NodeMeta {
   c10::IValue val;                 // fake value(s) of the node; None when unknown
   std::string nn_module;           // dotted path of the module whose forward made the node
   std::string type_expr;           // torch.fx's Node.type as it prints it ("torch.Tensor"); empty: none
   bool is_parameter = false;       // placeholder or get_attr that stands for a trainable or frozen parameter
   bool is_buffer = false;
-  std::string stack_trace;         // of the program that was traced, innermost frame last
-  std::vector<std::pair<std::string, std::string>> nn_module_stack;  // outermost first: path and class of the module
-  std::vector<NodeSource> from_node;  // the oldest first
+  SharedValue<std::string> stack_trace;  // of the program that was traced, innermost frame last
+  SharedValue<std::vector<std::pair<std::string, std::string>>> nn_module_stack;  // outermost first: path and class of the module
+  SharedValue<std::vector<NodeSource>> from_node;  // the oldest first
   std::map<std::string, c10::IValue> custom;
 };
 

@@ -18,6 +18,7 @@ namespace ddpopt::fx {
 namespace {
 
 constexpr int kNone = -1;
+constexpr std::size_t kOperators = 8;  // that a partition has, beside attributes and inputs; more are fine
 
 struct Partition {
   std::string name;  // of the submodule: "submod_0"
@@ -45,7 +46,7 @@ bool HasPartition(const Node& node) {
 
 class Splitter {
  public:
-  Splitter(const GraphModule& module, const SplitOptions& options) : module_(module), options_(options) {}
+  Splitter(const GraphModule& module, const SplitOptions& options) : module_(module), options_(options), copier_(module.graph()) {}
 
   absl::StatusOr<std::shared_ptr<GraphModule>> Run(absl::FunctionRef<int(const Node*)> partition) && {
     DDPOPT_RETURN_IF_ERROR(AssignPartitions(partition));
@@ -179,7 +180,7 @@ class Splitter {
   // Whether each partition has a get_attr of its own.
   bool IsCopied(const Node& node) const {
     if (node.op() != Op::kGetAttr) return false;
-    return options_.attributes == SplitOptions::Attributes::kCopy || module_.submodules().contains(std::string(node.path()));
+    return options_.attributes == SplitOptions::Attributes::kCopy || module_.submodules().contains(node.path());
   }
 
   absl::StatusOr<std::vector<int>> CallOrder(const SplitRegions& regions) const {
@@ -243,15 +244,17 @@ class Splitter {
 
   // Gives `to` what the node's path means in the input module, under `path`.
   absl::Status Share(const Node& node, const std::string& path, GraphModule& to) const {
-    const std::string from(node.path());
+    const auto unless_there = [&](absl::Status status, const auto& table) {
+      return absl::IsAlreadyExists(status) && table.contains(path) ? absl::OkStatus() : status;
+    };
     if (node.op() == Op::kGetAttr) {
-      if (const auto attr = module_.attrs().find(from); attr != module_.attrs().end()) {
-        return to.attrs().contains(path) ? absl::OkStatus() : to.AddAttr(path, attr->second.value, attr->second.kind);
+      if (const GraphModule::Attr* const attr = module_.FindAttr(node.path()); attr != nullptr) {
+        return unless_there(to.AddAttr(path, attr->value, attr->kind), to.attrs());
       }
     }
-    const auto submodule = module_.submodules().find(from);
+    const auto submodule = module_.submodules().find(node.path());
     if (submodule == module_.submodules().end()) return NotFound(node);
-    return to.submodules().contains(path) ? absl::OkStatus() : to.AddSubmodule(path, submodule->second);
+    return unless_there(to.AddSubmodule(path, submodule->second), to.submodules());
   }
 
   void Record(const Partition& partition, const std::string& path, const Node& node) const {
@@ -277,21 +280,22 @@ class Splitter {
     const Partition& partition = partitions_[index];
     auto part = std::make_shared<GraphModule>();
     Graph& graph = part->graph();
-    for (const SplitRegion* region : partition.entered) Copy(*region->enter, graph);
+    part->ReserveAttrs(partition.attributes.size());
+    copier_.SetTarget(&graph, partition.inputs.size() + partition.attributes.size() + kOperators);
+    for (const SplitRegion* region : partition.entered) Copy(*region->enter);
     for (std::size_t i = 0; i < partition.inputs.size(); ++i) {
       const Node* input = partition.inputs[i];
       Node* placeholder = graph.Placeholder(options_.keep_original_input_names ? std::string(input->name()) : absl::StrCat("arg_", i));
       SetCopy(*input, placeholder);
     }
     for (const Node* node : partition.attributes) {
-      const std::string path(node->path());
-      DDPOPT_RETURN_IF_ERROR(Share(*node, path, *part));
-      Record(partition, path, *node);
-      Copy(*node, graph);
+      DDPOPT_RETURN_IF_ERROR(Share(*node, node->path(), *part));
+      Record(partition, node->path(), *node);
+      Copy(*node);
     }
     for (const Node* node : partition.nodes) {
       if (node->op() != Op::kCallModule) {
-        Copy(*node, graph);
+        Copy(*node);
         continue;
       }
       DDPOPT_ASSIGN_OR_RETURN(const std::string path, ModulePath(*node, *part));
@@ -299,7 +303,7 @@ class Splitter {
       Record(partition, path, *node);
       Copy(*node, PathTarget{path}, graph);
     }
-    for (const SplitRegion* region : partition.left) Copy(*region->exit, graph);
+    for (const SplitRegion* region : partition.left) Copy(*region->exit);
 
     std::vector<Argument> results;
     for (const Node* output : partition.outputs) results.emplace_back(copies_[output->id()]);
@@ -315,8 +319,13 @@ class Splitter {
     copies_[node.id()] = copy;
   }
 
-  void Copy(const Node& node, Graph& graph) { Copy(node, node.target(), graph); }
+  // Into the graph that is being built.
+  void Copy(const Node& node) {
+    const auto map = [this](Node* input) { return Argument(copies_[input->id()]); };
+    copies_[node.id()] = copier_.Copy(node, map, options_.keep_original_node_names);
+  }
 
+  // With another target.
   void Copy(const Node& node, Target target, Graph& graph) {
     const auto map = [this](Node* input) { return Argument(copies_[input->id()]); };
     arguments_.clear();
@@ -361,6 +370,7 @@ class Splitter {
   // From here on copies_ holds nodes of the outer graph.
   absl::Status BuildOuter(const std::vector<int>& order, GraphModule& outer) {
     Graph& graph = outer.graph();
+    copier_.SetTarget(&graph, kOperators);
     copies_.assign(copies_.size(), nullptr);
     // torch.fx reads every attribute in the outer graph, also nested graphs that only submodules use.
     const bool read_all = options_.attributes == SplitOptions::Attributes::kPass && (!options_.keep_original_order || order.empty());
@@ -387,7 +397,7 @@ class Splitter {
     const Node* output = module_.graph().output_node();
     if (output == nullptr) return absl::OkStatus();
     for (const Node* input : output->all_input_nodes()) DDPOPT_RETURN_IF_ERROR(ReadAttribute(*input, outer));
-    Copy(*output, graph);
+    Copy(*output);
     return absl::OkStatus();
   }
 
@@ -426,6 +436,7 @@ class Splitter {
   std::map<std::string, absl::flat_hash_set<const Node*>> static_inputs_;  // by the metadata's key: placeholders
   std::vector<Node*> copies_;                                              // by node id: the node in the graph that is being built
   std::vector<Argument> arguments_;
+  Graph::Copier copier_;
 };
 
 }  // namespace

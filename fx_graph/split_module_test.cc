@@ -330,7 +330,8 @@ TEST_F(SplitModuleTest, AnOrderThatCannotBeKeptIsRefusedByName) {
 
 TEST_F(SplitModuleTest, NodesAreNamedAfterTheirTargets) {
   Node* x = Placeholder("x");
-  for (const char* target : {"torch.ops.only_python.myOp.Scalar_out", "torch.ops.aten.numpy_T", "torch._C._nn.linear", "operator.getitem"}) {
+  for (const char* target :
+       {"torch.ops.only_python.myOp.Scalar_out", "torch.ops.aten.numpy_T", "torch._C._nn.linear", "operator.getitem"}) {
     x = Opaque(target, {x}, 0);
   }
   module_.graph().Output(x);

@@ -18,7 +18,8 @@ void KeepMark(void*) {}
 
 absl::Status Check(const TensorMeta& meta) {
   if (meta.sizes.size() != meta.strides.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("a tensor of ", meta.sizes.size(), " sizes can't have ", meta.strides.size(), " strides"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor of ", meta.sizes.size(), " sizes can't have ", meta.strides.size(), " strides"));
   }
   for (const int64_t size : meta.sizes) {
     if (size < 0) return absl::InvalidArgumentError(absl::StrCat("a tensor can't have the size ", size));
@@ -26,7 +27,8 @@ absl::Status Check(const TensorMeta& meta) {
   for (const int64_t stride : meta.strides) {
     if (stride < 0) return absl::InvalidArgumentError(absl::StrCat("a tensor can't have the stride ", stride));
   }
-  if (meta.storage_offset < 0) return absl::InvalidArgumentError(absl::StrCat("a tensor can't have the storage offset ", meta.storage_offset));
+  if (meta.storage_offset < 0)
+    return absl::InvalidArgumentError(absl::StrCat("a tensor can't have the storage offset ", meta.storage_offset));
   if (meta.dtype == c10::ScalarType::Undefined || meta.dtype >= c10::ScalarType::NumOptions) {
     return absl::InvalidArgumentError(absl::StrCat("a tensor can't have the dtype ", static_cast<int>(meta.dtype)));
   }
@@ -61,7 +63,8 @@ absl::StatusOr<int64_t> MinimumStorageBytes(const TensorMeta& meta) {
     }
   }
   int64_t bytes;
-  if (__builtin_add_overflow(last, 1, &bytes) || __builtin_mul_overflow(bytes, static_cast<int64_t>(c10::elementSize(meta.dtype)), &bytes)) {
+  if (__builtin_add_overflow(last, 1, &bytes) ||
+      __builtin_mul_overflow(bytes, static_cast<int64_t>(c10::elementSize(meta.dtype)), &bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("a storage for ", last, " elements passes 2^63 bytes"));
   }
   return bytes;

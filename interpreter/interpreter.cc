@@ -230,11 +230,10 @@ IValue Interpreter::RunPlaceholder(const fx::Node& node) {
 }
 
 IValue Interpreter::RunGetAttr(const fx::Node& node) {
-  absl::StatusOr<fx::GraphModule::Attr> attr = module_.GetAttr(node.path());
-  if (attr.ok()) return std::move(attr->value);
-  absl::StatusOr<Submodule> submodule = module_.GetSubmodule(node.path());
-  TORCH_CHECK(submodule.ok(), std::string(attr.status().message()));
-  return IValue::make_capsule(c10::make_intrusive<SubmoduleHolder>(*std::move(submodule)));
+  if (const fx::GraphModule::Attr* const attr = module_.FindAttr(node.path()); attr != nullptr) return attr->value;
+  const Submodule* const submodule = module_.FindSubmodule(node.path());
+  TORCH_CHECK(submodule != nullptr, std::string(module_.GetAttr(node.path()).status().message()));
+  return IValue::make_capsule(c10::make_intrusive<SubmoduleHolder>(*submodule));
 }
 
 IValue Interpreter::RunOperator(const fx::Node& node) {

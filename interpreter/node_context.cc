@@ -12,7 +12,7 @@ std::string NodeContext(const fx::Node& node) {
   } else if (!meta.nn_module_stack.empty()) {
     absl::StrAppend(&text, " of module ", meta.nn_module_stack.back().first);
   }
-  if (!meta.stack_trace.empty()) absl::StrAppend(&text, "\nOriginal traceback:\n", meta.stack_trace);
+  if (!meta.stack_trace.empty()) absl::StrAppend(&text, "\nOriginal traceback:\n", meta.stack_trace.get());
   return text;
 }
 

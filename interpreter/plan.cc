@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ATen/core/jit_type.h"
+#include "absl/container/flat_hash_map.h"
 #include "c10/util/Exception.h"
 #include "fx_graph/constants.h"
 #include "interpreter/call_operator.h"
@@ -86,17 +87,17 @@ class Planner {
     const std::size_t constants = plan_->constants.size();
     const std::size_t arguments = plan_->arguments.size();
     try {
-      Bind(op, node);
+      const std::vector<int>& bound = Bind(op, node);
       step.first_source = static_cast<std::uint32_t>(sources);
-      for (std::size_t i = 0; i < bound_.size(); ++i) {
-        const std::size_t from = static_cast<std::size_t>(bound_[i]);
-        if (bound_[i] == kDefaultArgument) {
+      for (std::size_t i = 0; i < bound.size(); ++i) {
+        const std::size_t from = static_cast<std::size_t>(bound[i]);
+        if (bound[i] == kDefaultArgument) {
           AddConstant(*op.schema().arguments()[i].default_value());
         } else {
           AddSource(step, op, i, from < node.args().size() ? node.args()[from] : node.kwargs()[from - node.args().size()].second);
         }
       }
-      step.source_count = static_cast<std::uint32_t>(bound_.size());
+      step.source_count = static_cast<std::uint32_t>(bound.size());
       MoveLastUses(step);
     } catch (const c10::Error&) {
       plan_->sources.resize(sources);
@@ -107,17 +108,17 @@ class Planner {
     }
   }
 
-  // Fills bound_. Graphs call the same operator in the same way many times over: the last way is remembered.
-  void Bind(const c10::OperatorHandle& op, const fx::Node& node) {
-    const bool as_last = bound_schema_ == &op.schema() && bound_positional_ == node.args().size() && node.kwargs().empty();
-    if (as_last) return;
-    bound_schema_ = nullptr;
+  // Graphs call the same operators in the same way many times over.
+  const std::vector<int>& Bind(const c10::OperatorHandle& op, const fx::Node& node) {
+    if (node.kwargs().empty()) {
+      const std::pair<const void*, std::size_t> way(&op.schema(), node.args().size());
+      if (const auto known = bound_.find(way); known != bound_.end()) return known->second;
+      return bound_.emplace(way, BindArguments(op, node.args().size(), {})).first->second;
+    }
     std::vector<std::string> keywords;
     for (const auto& keyword : node.kwargs()) keywords.emplace_back(keyword.first);
-    bound_ = BindArguments(op, node.args().size(), keywords);
-    if (!keywords.empty()) return;
-    bound_schema_ = &op.schema();
-    bound_positional_ = node.args().size();
+    bound_by_keyword_ = BindArguments(op, node.args().size(), keywords);
+    return bound_by_keyword_;
   }
 
   void AddConstant(c10::IValue value) {
@@ -135,7 +136,10 @@ class Planner {
       plan_->sources.push_back(Plan::Source{Plan::Source::Kind::kCopy, type->kind() == c10::TypeKind::TensorType, optional, slot});
       return;
     }
-    if (IsConstant(argument)) return AddConstant(ConvertArgument(op, index, EvaluateConstant(argument)));
+    if (IsConstant(argument)) {
+      c10::IValue ints = IntList(*op.schema().arguments()[index].type(), argument);
+      return AddConstant(ints.isNone() ? ConvertArgument(op, index, EvaluateConstant(argument)) : std::move(ints));
+    }
     plan_->sources.push_back(Plan::Source{Plan::Source::Kind::kNested, false, false, static_cast<std::uint32_t>(plan_->arguments.size())});
     plan_->arguments.push_back(&argument);
   }
@@ -184,6 +188,19 @@ class Planner {
     }
   }
 
+  // What operators take most, int[] of ints, without a detour; None for anything else.
+  static c10::IValue IntList(const c10::Type& type, const fx::Argument& argument) {
+    if (argument.kind() != fx::Argument::Kind::kList && argument.kind() != fx::Argument::Kind::kTuple) return c10::IValue();
+    if (type.kind() != c10::TypeKind::ListType || type.containedType(0)->kind() != c10::TypeKind::IntType) return c10::IValue();
+    c10::List<int64_t> list;
+    list.reserve(argument.elements().size());
+    for (const fx::Argument& element : argument.elements()) {
+      if (!element.constant().isInt()) return c10::IValue();
+      list.push_back(element.constant().toInt());
+    }
+    return list;
+  }
+
   static c10::IValue EvaluateConstant(const fx::Argument& argument) {
     if (argument.kind() == fx::Argument::Kind::kNone) return c10::IValue();
     if (argument.kind() == fx::Argument::Kind::kConstant) return ConstantValue(argument.constant());
@@ -194,9 +211,8 @@ class Planner {
 
   std::shared_ptr<Plan> plan_;
   std::vector<std::uint32_t> last_user_;
-  std::vector<int> bound_;
-  const c10::FunctionSchema* bound_schema_ = nullptr;  // what bound_ can be used for again
-  std::size_t bound_positional_ = 0;
+  absl::flat_hash_map<std::pair<const void*, std::size_t>, std::vector<int>> bound_;  // by schema and number of arguments, without keywords
+  std::vector<int> bound_by_keyword_;
 };
 
 }  // namespace
@@ -204,8 +220,8 @@ class Planner {
 c10::IValue ConstantValue(const c10::IValue& constant) {
   const fx::TypedConstant* typed = fx::AsTypedConstant(constant);
   if (typed == nullptr) return constant;
-  TORCH_CHECK(typed->kind != fx::TypedConstant::Kind::kOpaque && typed->kind != fx::TypedConstant::Kind::kEllipsis, "cannot execute the argument ",
-              fx::Argument(constant).ToString());
+  TORCH_CHECK(typed->kind != fx::TypedConstant::Kind::kOpaque && typed->kind != fx::TypedConstant::Kind::kEllipsis,
+              "cannot execute the argument ", fx::Argument(constant).ToString());
   return fx::DispatcherValue(constant);
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 // Why no parameter is in any bucket.
 std::string WhyNoneCounts(const ParameterUses& uses) {
-  const std::size_t counting = uses.All().size();
+  std::size_t counting = 0;
+  uses.ForEach([&](const std::string&, const at::Tensor&) { ++counting; });
   if (counting > 0) {
     return absl::StrCat("the graph takes its ", counting,
                         " parameters in ways that PyTorch's rule does not see: by keyword, inside lists or in nested graphs");

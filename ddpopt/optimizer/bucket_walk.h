@@ -17,7 +17,8 @@ namespace ddpopt {
 
 class BucketWalk {
  public:
-  BucketWalk() : buckets_(1) {}
+  // For a graph of so many nodes.
+  explicit BucketWalk(std::size_t nodes) : buckets_(1) { index_of_.reserve(nodes); }
 
   // The bucket that is being filled, and how many were filled before it.
   const Bucket& current() const { return buckets_.back(); }

@@ -83,14 +83,14 @@ class BucketEnds {
 
 absl::StatusOr<RuleResult> DefaultRule(const GraphModule& module, const BucketOptions& options, const BucketCaps& caps,
                                        const ParameterUses& uses) {
-  DDPOPT_ASSIGN_OR_RETURN(const Readiness ready, FindReadiness(module, uses));
+  DDPOPT_ASSIGN_OR_RETURN(Readiness ready, FindReadiness(module, uses));
   absl::flat_hash_map<const Node*, std::string> ends;
   for (const std::string& end : options.bucket_ends) {
     DDPOPT_ASSIGN_OR_RETURN(const Node* node, BucketEnds(module, uses, ready).Find(end));
     ends.emplace(node, end);
   }
 
-  BucketWalk walk;
+  BucketWalk walk(module.graph().size());
   std::vector<std::string> warnings;
   bool past_an_end = false;
   for (const Node* node = module.graph().back(); node != nullptr; node = node->prev()) {
@@ -109,7 +109,7 @@ absl::StatusOr<RuleResult> DefaultRule(const GraphModule& module, const BucketOp
     if (walk.Place(node, full)) past_an_end = false;
     if (const auto parameters = ready.at.find(node); parameters != ready.at.end()) {
       for (auto parameter = parameters->second.rbegin(); parameter != parameters->second.rend(); ++parameter) {
-        walk.Count(parameter->name, parameter->tensor, OwnBytes(parameter->tensor));
+        walk.Count(std::move(parameter->name), parameter->tensor, OwnBytes(parameter->tensor));
       }
     }
   }
@@ -119,10 +119,11 @@ absl::StatusOr<RuleResult> DefaultRule(const GraphModule& module, const BucketOp
   result.assignment = std::move(walk).Finish();
   result.assignment.warnings = std::move(warnings);
   // What forward doesn't use is reduced last.
-  for (const Parameter& parameter : uses.All()) {
-    if (ready.node_of.contains(parameter.tensor.unsafeGetTensorImpl())) continue;
-    CountInto(result.assignment.buckets.front(), parameter.name, parameter.tensor, OwnBytes(parameter.tensor));
-  }
+  uses.ForEach([&](const std::string& name, const at::Tensor& tensor) {
+    if (!ready.node_of.contains(tensor.unsafeGetTensorImpl())) {
+      CountInto(result.assignment.buckets.front(), name, tensor, OwnBytes(tensor));
+    }
+  });
   return result;
 }
 

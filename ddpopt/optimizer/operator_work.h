@@ -6,8 +6,8 @@
 //   OperatorWork work = WorkOf(op, arguments, results);
 //   work.flops;                                           // two a multiplication and addition
 //
-// Of operators below autograd, forward and backward ones. Floating-point operations are those that fx::Flops counts. Bytes are those of the tensors taken and given, each storage once; none for a view. What picks rows
-// of a table (embedding, index) reads what it gives.
+// Of operators below autograd, forward and backward ones. Floating-point operations are those that fx::Flops counts. Bytes are those of the
+// tensors taken and given, each storage once; none for a view. What picks rows of a table (embedding, index) reads what it gives.
 
 #include <vector>
 

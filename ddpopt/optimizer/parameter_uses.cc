@@ -57,6 +57,7 @@ std::vector<Parameter> NamedParameters(const GraphModule& module) {
 }
 
 ParameterUses::ParameterUses(const GraphModule& module, const absl::flat_hash_set<std::string>& ignored) : module_(module) {
+  if (ignored.empty() && module.submodules().empty()) return;
   ForEachParameter([&](const std::string& name, const at::Tensor& tensor) {
     names_.emplace(tensor.unsafeGetTensorImpl(), name);
     if (ignored.contains(name)) ignored_.insert(tensor.unsafeGetTensorImpl());
@@ -74,14 +75,17 @@ void ParameterUses::ForEachParameter(absl::FunctionRef<void(const std::string&, 
   }
   for (const fx::Node* node : module_.graph().nodes()) {
     if (node->op() != fx::Op::kPlaceholder || !node->meta().is_parameter || !node->meta().val.isTensor()) continue;
-    if (node->meta().val.toTensor().defined()) fn(std::string(node->path()), node->meta().val.toTensor());
+    if (node->meta().val.toTensor().defined()) fn(node->path(), node->meta().val.toTensor());
   }
 }
 
 absl::StatusOr<std::vector<Parameter>> ParameterUses::Of(const fx::Node& node) const {
   std::vector<Parameter> result;
   for (const fx::Node* input : node.all_input_nodes()) {
-    DDPOPT_RETURN_IF_ERROR(Annotate(AddInput(module_, "", *input, result), absl::StrCat("the parameters of %", node.name())));
+    if (input->op() != fx::Op::kGetAttr && input->op() != fx::Op::kPlaceholder) continue;
+    if (const absl::Status added = AddInput(module_, "", *input, result); !added.ok()) {
+      return Annotate(added, absl::StrCat("the parameters of %", node.name()));
+    }
   }
   if (node.op() == fx::Op::kCallModule) {
     const absl::StatusOr<GraphModule::Submodule> submodule = module_.GetSubmodule(node.path());
@@ -93,13 +97,12 @@ absl::StatusOr<std::vector<Parameter>> ParameterUses::Of(const fx::Node& node) c
   return result;
 }
 
-std::vector<Parameter> ParameterUses::All() const {
-  std::vector<Parameter> result;
+void ParameterUses::ForEach(absl::FunctionRef<void(const std::string&, const at::Tensor&)> fn) const {
   absl::flat_hash_set<const at::TensorImpl*> seen;
+  seen.reserve(module_.attrs().size());
   ForEachParameter([&](const std::string& name, const at::Tensor& tensor) {
-    if (Counts(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) result.push_back({name, tensor});
+    if (Counts(tensor) && seen.insert(tensor.unsafeGetTensorImpl()).second) fn(name, tensor);
   });
-  return result;
 }
 
 at::Tensor ParameterUses::Find(absl::string_view name) const {
@@ -120,32 +123,35 @@ ParameterUses::Excluded ParameterUses::CountExcluded() const {
   return excluded;
 }
 
-void ParameterUses::Add(std::string name, const at::Tensor& tensor, bool nested, std::vector<Parameter>& result) const {
+void ParameterUses::Add(const std::string& prefix, const std::string& name, const at::Tensor& tensor,
+                        std::vector<Parameter>& result) const {
   if (!Counts(tensor)) return;
-  if (const auto known = names_.find(tensor.unsafeGetTensorImpl()); nested && known != names_.end()) name = known->second;
-  result.push_back({std::move(name), tensor});
+  if (prefix.empty()) {
+    result.push_back({name, tensor});
+    return;
+  }
+  const auto known = names_.find(tensor.unsafeGetTensorImpl());
+  result.push_back({known != names_.end() ? known->second : absl::StrCat(prefix, name), tensor});
 }
 
 absl::Status ParameterUses::AddInput(const GraphModule& owner, const std::string& prefix, const fx::Node& input,
                                      std::vector<Parameter>& result) const {
-  const bool nested = !prefix.empty();
   if (input.op() == fx::Op::kPlaceholder && input.meta().is_parameter) {
     if (!input.meta().val.isTensor()) {
       return absl::InvalidArgumentError(
           absl::StrCat("placeholder %", input.name(), " stands for a parameter but has no value to tell its size"));
     }
-    Add(absl::StrCat(prefix, input.path()), input.meta().val.toTensor(), nested, result);
+    Add(prefix, input.path(), input.meta().val.toTensor(), result);
     return absl::OkStatus();
   }
   if (input.op() != fx::Op::kGetAttr) return absl::OkStatus();
-  absl::StatusOr<GraphModule::Attr> attr = owner.GetAttr(input.path());
-  if (attr.ok()) {
-    if (IsParameter(*attr)) Add(absl::StrCat(prefix, input.path()), attr->value.toTensor(), nested, result);
+  if (const GraphModule::Attr* const attr = owner.FindAttr(input.path()); attr != nullptr) {
+    if (IsParameter(*attr)) Add(prefix, input.path(), attr->value.toTensor(), result);
     return absl::OkStatus();
   }
   // The nested graph of a higher-order operator, or a module whose method is called.
-  absl::StatusOr<GraphModule::Submodule> submodule = owner.GetSubmodule(input.path());
-  if (!submodule.ok()) return attr.status();
+  const GraphModule::Submodule* const submodule = owner.FindSubmodule(input.path());
+  if (submodule == nullptr) return owner.GetAttr(input.path()).status();
   if (submodule->graph_module == nullptr) return absl::OkStatus();
   return AddInner(*submodule->graph_module, absl::StrCat(prefix, input.path(), "."), result);
 }
@@ -153,7 +159,7 @@ absl::Status ParameterUses::AddInput(const GraphModule& owner, const std::string
 absl::Status ParameterUses::AddInner(const GraphModule& inner, const std::string& prefix, std::vector<Parameter>& result) const {
   if (inner.graph().size() == 0) {
     // A module without a graph of its own: it may use whatever it has.
-    for (Parameter& parameter : NamedParameters(inner)) Add(absl::StrCat(prefix, parameter.name), parameter.tensor, true, result);
+    for (const Parameter& parameter : NamedParameters(inner)) Add(prefix, parameter.name, parameter.tensor, result);
     return absl::OkStatus();
   }
   for (const fx::Node* node : inner.graph().nodes()) {
@@ -170,6 +176,7 @@ absl::Status ParameterUses::AddInner(const GraphModule& inner, const std::string
 
 absl::StatusOr<Readiness> FindReadiness(const GraphModule& module, const ParameterUses& uses) {
   Readiness ready;
+  ready.node_of.reserve(module.attrs().size());
   for (const fx::Node* node : module.graph().nodes()) {
     if (!IsComputation(*node)) continue;
     DDPOPT_ASSIGN_OR_RETURN(std::vector<Parameter> parameters, uses.Of(*node));

@@ -49,8 +49,8 @@ class ParameterUses {
   // Errors: a placeholder for a parameter without a value, a path that the module doesn't have; they name the node.
   absl::StatusOr<std::vector<Parameter>> Of(const fx::Node& node) const;
 
-  // Every parameter of the module that counts, used or not, each tensor once.
-  std::vector<Parameter> All() const;
+  // Calls fn(name, tensor) for every parameter of the module that counts, used or not, each tensor once.
+  void ForEach(absl::FunctionRef<void(const std::string&, const at::Tensor&)> fn) const;
 
   // The parameter of that qualified name, whether it counts or not; undefined if there is none.
   at::Tensor Find(absl::string_view name) const;
@@ -71,12 +71,12 @@ class ParameterUses {
                         std::vector<Parameter>& result) const;
   absl::Status AddInner(const fx::GraphModule& inner, const std::string& prefix, std::vector<Parameter>& result) const;
   // Nested graphs often name a parameter of the whole by a path of their own.
-  void Add(std::string name, const at::Tensor& tensor, bool nested, std::vector<Parameter>& result) const;
+  void Add(const std::string& prefix, const std::string& name, const at::Tensor& tensor, std::vector<Parameter>& result) const;
   // Calls fn(path, tensor) for everything that stands for a parameter, in the module, its submodules and its placeholders.
   void ForEachParameter(absl::FunctionRef<void(const std::string&, const at::Tensor&)> fn) const;
 
   const fx::GraphModule& module_;
-  absl::flat_hash_map<const at::TensorImpl*, std::string> names_;
+  absl::flat_hash_map<const at::TensorImpl*, std::string> names_;  // only of a module with nested graphs
   absl::flat_hash_set<const at::TensorImpl*> ignored_;
 };
 

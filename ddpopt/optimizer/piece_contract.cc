@@ -110,10 +110,12 @@ PieceContract::PieceContract(std::string name, const fx::GraphModule& graph_modu
   // Attributes that share memory with one that may be written may be written too.
   std::vector<const void*> written_memory;
   for (const NamedTensor& attr : attrs_) {
-    if (std::find(maybe_written.begin(), maybe_written.end(), attr.name) != maybe_written.end()) written_memory.push_back(MemoryOf(attr.tensor));
+    if (std::find(maybe_written.begin(), maybe_written.end(), attr.name) != maybe_written.end())
+      written_memory.push_back(MemoryOf(attr.tensor));
   }
   for (const NamedTensor& attr : attrs_) {
-    if (std::find(written_memory.begin(), written_memory.end(), MemoryOf(attr.tensor)) == written_memory.end()) unwritten_attrs_.push_back(attr);
+    if (std::find(written_memory.begin(), written_memory.end(), MemoryOf(attr.tensor)) == written_memory.end())
+      unwritten_attrs_.push_back(attr);
   }
 }
 
@@ -127,10 +129,12 @@ absl::Status PieceContract::CheckClaims(const std::vector<absl::optional<OutputM
     }
     if (claims[i]->aliased_input.has_value()) {
       const int claimed = *claims[i]->aliased_input;
-      const bool right = claimed < 0 ? output.inputs.empty() : std::find(output.inputs.begin(), output.inputs.end(), claimed) != output.inputs.end();
+      const bool right =
+          claimed < 0 ? output.inputs.empty() : std::find(output.inputs.begin(), output.inputs.end(), claimed) != output.inputs.end();
       if (!right) {
         const std::string graph = output.inputs.empty() ? "none" : absl::StrCat("that of input ", absl::StrJoin(output.inputs, " and "));
-        return lie(claimed < 0 ? "memory of its own" : absl::StrCat("the memory of input ", claimed), ", but in the graph it shares ", graph);
+        return lie(claimed < 0 ? "memory of its own" : absl::StrCat("the memory of input ", claimed), ", but in the graph it shares ",
+                   graph);
       }
     }
   }
@@ -157,7 +161,8 @@ PieceContract::Witnesses PieceContract::Observe(const std::vector<IValue>& input
       witness.version_before = witness.version.current_version();
     }
     witness.memory = MemoryOf(tensor);
-    if (witness.memory != nullptr && tensor.has_storage()) witness.storage = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
+    if (witness.memory != nullptr && tensor.has_storage())
+      witness.storage = tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl();
   }
   witnesses.attr_versions.reserve(unwritten_attrs_.size());
   for (const NamedTensor& attr : unwritten_attrs_) witnesses.attr_versions.push_back(VersionOf(attr.tensor));
@@ -172,7 +177,8 @@ void PieceContract::CheckUnwritten(const Witnesses& before) const {
     Fail("writes its input ", i, ", which the graph doesn't");
   }
   for (std::size_t i = 0; i < unwritten_attrs_.size(); ++i) {
-    if (VersionOf(unwritten_attrs_[i].tensor) != before.attr_versions[i]) Fail("writes '", unwritten_attrs_[i].name, "', which the graph doesn't");
+    if (VersionOf(unwritten_attrs_[i].tensor) != before.attr_versions[i])
+      Fail("writes '", unwritten_attrs_[i].name, "', which the graph doesn't");
   }
 }
 
@@ -181,8 +187,14 @@ void PieceContract::Check(const Witnesses& before, const IValue& outputs) const 
   const std::vector<Witness>& inputs = before.inputs;
   const std::vector<IValue> values = OutputList(outputs);
   if (values.size() != outputs_.size() || (outputs.isTuple() || outputs.isList()) != several_) {
-    Fail("returns ", outputs.isTuple() || outputs.isList() ? absl::StrCat(values.size(), " values") : values.empty() ? "nothing" : "one bare value",
-         ", but the graph has ", several_ ? absl::StrCat("a tuple of ", outputs_.size()) : outputs_.empty() ? "nothing" : "one bare output");
+    Fail("returns ",
+         outputs.isTuple() || outputs.isList() ? absl::StrCat(values.size(), " values")
+         : values.empty()                      ? "nothing"
+                                               : "one bare value",
+         ", but the graph has ",
+         several_           ? absl::StrCat("a tuple of ", outputs_.size())
+         : outputs_.empty() ? "nothing"
+                            : "one bare output");
   }
   const bool fake_run = std::any_of(inputs.begin(), inputs.end(), [](const Witness& input) { return input.is_tensor && input.is_fake; });
   const bool real_run = std::any_of(inputs.begin(), inputs.end(), [](const Witness& input) { return input.is_tensor && !input.is_fake; });
@@ -205,11 +217,13 @@ void PieceContract::Check(const Witnesses& before, const IValue& outputs) const 
       Fail("returns output ", i, " with sizes ", Brackets(tensor.sizes()), ", but it was compiled for ", Brackets(output.sizes));
     }
     if (!SameLayout(tensor, output.strides)) {
-      Fail("returns output ", i, " with strides ", Brackets(tensor.strides()), ", but the next piece was compiled for ", Brackets(output.strides));
+      Fail("returns output ", i, " with strides ", Brackets(tensor.strides()), ", but the next piece was compiled for ",
+           Brackets(output.strides));
     }
     // A piece that loses the history would end the gradient there without a word. Frozen parameters may end it too.
     if (output.requires_grad && !tensor.requires_grad() && c10::GradMode::is_enabled() &&
-        (before.requires_grad || std::any_of(attrs_.begin(), attrs_.end(), [](const NamedTensor& attr) { return attr.tensor.requires_grad(); }))) {
+        (before.requires_grad ||
+         std::any_of(attrs_.begin(), attrs_.end(), [](const NamedTensor& attr) { return attr.tensor.requires_grad(); }))) {
       Fail("returns output ", i, " without a gradient function, but it was compiled for one that requires grad");
     }
     const void* memory = MemoryOf(tensor);
@@ -235,7 +249,8 @@ void PieceContract::Check(const Witnesses& before, const IValue& outputs) const 
 std::shared_ptr<const CompiledPiece> CheckedPiece(std::shared_ptr<const CompiledPiece> piece, PieceContract contract) {
   class Checked : public CompiledPiece {
    public:
-    Checked(std::shared_ptr<const CompiledPiece> piece, PieceContract contract) : piece_(std::move(piece)), contract_(std::move(contract)) {}
+    Checked(std::shared_ptr<const CompiledPiece> piece, PieceContract contract)
+        : piece_(std::move(piece)), contract_(std::move(contract)) {}
     IValue Call(std::vector<IValue> args) const override {
       // The piece alone holds its inputs, so that it can free them as it goes.
       const PieceContract::Witnesses before = contract_.Observe(args);

@@ -6,8 +6,8 @@
 //   PieceContract contract("submod_1", *graph_module, *fake_copy, fake_inputs, fake_outputs);
 //   auto checked = CheckedPiece(piece, contract);               // throws c10::Error where `piece` breaks the contract
 //
-// The next piece was compiled for what the graph promises. A piece that returns something else would make it wrong silently, or crash it: so that
-// is an error that names the piece, the output and both values. A check costs tens of nanoseconds an output and an input.
+// The next piece was compiled for what the graph promises. A piece that returns something else would make it wrong silently, or crash it:
+// so that is an error that names the piece, the output and both values. A check costs tens of nanoseconds an output and an input.
 
 #include <cstdint>
 #include <memory>
@@ -43,8 +43,8 @@ std::vector<c10::IValue> OutputList(const c10::IValue& outputs);
 
 class PieceContract {
  public:
-  // `graph_module`: with its real attributes; `fake_module`: a copy with fake ones, and its inputs' fakes in the placeholders' meta().val, from which is told
-  // what may be written. `fake_inputs` and `fake_outputs`: of the fake run, with the strides that the piece claims.
+  // `graph_module`: with its real attributes; `fake_module`: a copy with fake ones, and its inputs' fakes in the placeholders' meta().val,
+  // from which is told what may be written. `fake_inputs` and `fake_outputs`: of the fake run, with the strides that the piece claims.
   PieceContract(std::string name, const fx::GraphModule& graph_module, const fx::GraphModule& fake_module,
                 const std::vector<c10::IValue>& fake_inputs, const c10::IValue& fake_outputs);
 

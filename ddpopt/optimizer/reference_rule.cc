@@ -19,13 +19,14 @@ using fx::Op;
 class Reference {
  public:
   Reference(const GraphModule& module, const BucketCaps& caps, const ParameterUses& uses)
-      : module_(module), caps_(caps), uses_(uses) {}
+      : module_(module), caps_(caps), uses_(uses), walk_(module.graph().size()) {}
 
   absl::StatusOr<RuleResult> Run() && {
     for (const Node* node = module_.graph().back(); node != nullptr; node = node->prev()) {
       if (node->op() == Op::kPlaceholder || node->op() == Op::kOutput) continue;
       walk_.Place(node, walk_.current().bytes >= caps_.Of(walk_.closed()));
-      DDPOPT_RETURN_IF_ERROR(Annotate(CountNode(*node), absl::StrCat("the parameters of %", node->name())));
+      const absl::Status counted = CountNode(*node);
+      if (!counted.ok()) return Annotate(counted, absl::StrCat("the parameters of %", node->name()));
     }
     RuleResult result;
     result.first_counting_node = walk_.first_counting_node();

@@ -106,10 +106,13 @@ absl::StatusOr<GraphStep> MakeGraphStep(const fx::GraphModule& module, const Buc
     step.nodes.push_back(node);
     step.model.nodes.push_back(entry);
   }
-  for (const Parameter& parameter : uses.All()) {
-    if (ready.node_of.contains(parameter.tensor.unsafeGetTensorImpl())) continue;
-    DDPOPT_ASSIGN_OR_RETURN(const uint64_t group, groups.Of(parameter.tensor));
-    step.model.unused_bytes += OwnBytes(parameter.tensor);
+  std::vector<at::Tensor> unused;
+  uses.ForEach([&](const std::string&, const at::Tensor& tensor) {
+    if (!ready.node_of.contains(tensor.unsafeGetTensorImpl())) unused.push_back(tensor);
+  });
+  for (const at::Tensor& tensor : unused) {
+    DDPOPT_ASSIGN_OR_RETURN(const uint64_t group, groups.Of(tensor));
+    step.model.unused_bytes += OwnBytes(tensor);
     step.model.unused_groups |= group;
   }
   step.model.forward = costs.forward;

@@ -8,13 +8,14 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_strided.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/generator_guard.h"
 #include "base/logging.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
-#include "c10/util/DimVector.h"
 #include "ddpopt/optimizer/fake_interpreter.h"
 #include "ddpopt/optimizer/piece_contract.h"
 #include "interpreter/mode_stack.h"
@@ -39,12 +40,9 @@ absl::Status MakeAttrsFake(fx::GraphModule& module, FakeTensorMode& mode) {
 // What of a tensor may not change while the backend compiles.
 struct TensorState {
   at::Tensor tensor;
-  std::string attr;  // its name; or
-  std::size_t input;
   uint32_t version;
   const void* memory;
-  c10::DimVector sizes;
-  c10::DimVector strides;
+  std::size_t geometry;
   c10::ScalarType dtype;
   bool requires_grad;
   at::Tensor grad;
@@ -54,40 +52,48 @@ struct TensorState {
     return !tensor.defined() || tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
   }
   static at::Tensor GradOf(const at::Tensor& tensor) { return tensor.is_leaf() ? tensor.grad() : at::Tensor(); }
-  static TensorState Of(const at::Tensor& tensor, std::string attr, std::size_t input = 0) {
-    at::Tensor grad = GradOf(tensor);
-    const uint32_t grad_version = Version(grad);
-    return {tensor,
-            std::move(attr),
-            input,
-            Version(tensor),
-            MemoryOf(tensor),
-            c10::DimVector(tensor.sizes()),
-            c10::DimVector(tensor.strides()),
-            tensor.scalar_type(),
-            tensor.requires_grad(),
-            std::move(grad),
-            grad_version};
+  explicit TensorState(const at::Tensor& of)
+      : tensor(of),
+        version(Version(of)),
+        memory(MemoryOf(of)),
+        geometry(GeometryOf(of)),
+        dtype(of.scalar_type()),
+        requires_grad(of.requires_grad()),
+        grad(GradOf(of)),
+        grad_version(Version(grad)) {}
+  // Small, since there may be many tensors: a hash of sizes and strides.
+  static std::size_t GeometryOf(const at::Tensor& tensor) {
+    return absl::HashOf(absl::MakeConstSpan(tensor.sizes().data(), tensor.sizes().size()),
+                        absl::MakeConstSpan(tensor.strides().data(), tensor.strides().size()));
   }
   bool IsSame() const {
-    if (Version(tensor) != version || MemoryOf(tensor) != memory || tensor.scalar_type() != dtype || tensor.requires_grad() != requires_grad) return false;
-    if (tensor.sizes() != c10::IntArrayRef(sizes) || tensor.strides() != c10::IntArrayRef(strides)) return false;
+    if (Version(tensor) != version || MemoryOf(tensor) != memory || tensor.scalar_type() != dtype ||
+        tensor.requires_grad() != requires_grad)
+      return false;
+    if (GeometryOf(tensor) != geometry) return false;
     const at::Tensor now = GradOf(tensor);
     return now.is_same(grad) && Version(now) == grad_version;
   }
-  // What changed, "" for nothing.
-  std::string Change() const {
-    if (IsSame()) return "";
-    const std::string name = attr.empty() ? absl::StrCat("its fake input ", input) : absl::StrCat("'", attr, "'");
+  // What changed, if it isn't the same.
+  std::string Change(const std::string& name) const {
     if (Version(tensor) != version) return absl::StrCat("writes ", name);
-    if (tensor.sizes() != c10::IntArrayRef(sizes) || tensor.strides() != c10::IntArrayRef(strides)) {
-      return absl::StrCat("gives ", name, " other sizes or strides");
-    }
+    if (GeometryOf(tensor) != geometry) return absl::StrCat("gives ", name, " other sizes or strides");
     if (MemoryOf(tensor) != memory || tensor.scalar_type() != dtype) return absl::StrCat("gives ", name, " other data");
     if (tensor.requires_grad() != requires_grad) return absl::StrCat("changes requires_grad of ", name);
     return absl::StrCat("changes the gradient of ", name);
   }
 };
+
+// Calls fn(tensor) for what TensorAttrs lists.
+template <typename Fn>
+void ForEachTensorAttr(const fx::GraphModule& module, const Fn& fn) {
+  for (const auto& [path, attr] : module.attrs()) {
+    if (attr.value.isTensor() && attr.value.toTensor().defined()) fn(attr.value.toTensor());
+  }
+  for (const auto& [path, submodule] : module.submodules()) {
+    if (submodule.graph_module != nullptr) ForEachTensorAttr(*submodule.graph_module, fn);
+  }
+}
 
 // The number of edits of the graph and of those nested in it.
 std::uint64_t Edits(const fx::GraphModule& module) {
@@ -96,6 +102,15 @@ std::uint64_t Edits(const fx::GraphModule& module) {
     if (submodule.graph_module != nullptr) edits += Edits(*submodule.graph_module);
   }
   return edits;
+}
+
+// The name of the tensor that was the attribute of that number before the backend came.
+std::string NameOf(const fx::GraphModule& piece, const at::Tensor& tensor, std::size_t number) {
+  const std::vector<NamedTensor> now = TensorAttrs(piece);
+  for (const NamedTensor& attr : now) {
+    if (attr.tensor.is_same(tensor)) return absl::StrCat("'", attr.name, "'");
+  }
+  return number < now.size() ? absl::StrCat("'", now[number].name, "'") : "a parameter or buffer";  // it was taken out, too
 }
 
 // What runs in the place of a refused piece.
@@ -113,8 +128,8 @@ class EagerPiece : public CompiledPiece {
 std::string Brackets(c10::IntArrayRef values) { return absl::StrCat("[", absl::StrJoin(values, ", "), "]"); }
 
 // The output as the compiled piece lays it out.
-absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<OutputMeta>& meta, std::size_t index, const std::vector<IValue>& inputs,
-                               const std::shared_ptr<FakeTensorMode>& mode) {
+absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<OutputMeta>& meta, std::size_t index,
+                               const std::vector<IValue>& inputs, const std::shared_ptr<FakeTensorMode>& mode) {
   if (!meta.has_value()) return output;
   if (!output.isTensor() || !output.toTensor().defined()) {
     return absl::InternalError(absl::StrCat("the backend gives strides for output ", index, ", which is no tensor but ", output.tagKind()));
@@ -129,7 +144,8 @@ absl::StatusOr<IValue> Restamp(const IValue& output, const absl::optional<Output
         absl::StrCat("the backend gives output ", index, " ", meta->strides.size(), " strides for ", meta->sizes.size(), " dimensions"));
   }
   if (std::any_of(meta->strides.begin(), meta->strides.end(), [](int64_t stride) { return stride < 0; })) {
-    return absl::InternalError(absl::StrCat("the backend gives output ", index, " the strides ", Brackets(meta->strides), "; none may be negative"));
+    return absl::InternalError(
+        absl::StrCat("the backend gives output ", index, " the strides ", Brackets(meta->strides), "; none may be negative"));
   }
   if (tensor.strides() == c10::IntArrayRef(meta->strides)) return output;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -209,13 +225,14 @@ void SubmodCompiler::Fail(absl::Status status) {
 
 absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend(const std::shared_ptr<fx::GraphModule>& piece,
                                                                                  const Values& fake_inputs, const std::string& name) {
-  std::vector<TensorState> states;
-  std::vector<NamedTensor> attrs = TensorAttrs(*piece);
-  states.reserve(attrs.size() + fake_inputs.size());
-  for (NamedTensor& attr : attrs) states.push_back(TensorState::Of(attr.tensor, std::move(attr.name)));
+  std::vector<TensorState> attrs, inputs;
+  attrs.reserve(piece->attrs().size());
+  ForEachTensorAttr(*piece, [&](const at::Tensor& tensor) { attrs.emplace_back(tensor); });
+  std::vector<std::size_t> input_numbers;
   for (std::size_t i = 0; i < fake_inputs.size(); ++i) {
     if (!fake_inputs[i].isTensor() || !fake_inputs[i].toTensor().defined()) continue;
-    states.push_back(TensorState::Of(fake_inputs[i].toTensor(), "", i));
+    inputs.emplace_back(fake_inputs[i].toTensor());
+    input_numbers.push_back(i);
   }
   const std::uint64_t edits = Edits(*piece);
   absl::StatusOr<std::shared_ptr<const CompiledPiece>> compiled;
@@ -231,18 +248,25 @@ absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend
     }
   }
   if (!compiled.ok() && compiled.status().code() != absl::StatusCode::kUnimplemented) return compiled;
-  for (const TensorState& state : states) {
-    if (const std::string change = state.Change(); !change.empty()) {
-      return absl::InternalError(absl::StrCat("the backend ", change, " while it compiles, where nothing may change"));
-    }
+  const auto changes = [](const std::string& change) {
+    return absl::InternalError(absl::StrCat("the backend ", change, " while it compiles, where nothing may change"));
+  };
+  for (std::size_t i = 0; i < attrs.size(); ++i) {
+    if (!attrs[i].IsSame()) return changes(attrs[i].Change(NameOf(*piece, attrs[i].tensor, i)));
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].IsSame()) return changes(inputs[i].Change(absl::StrCat("its fake input ", input_numbers[i])));
   }
   // A parameter that was replaced leaves the old one as it was.
-  attrs = TensorAttrs(*piece);
-  for (std::size_t i = 0; i < attrs.size(); ++i) {
-    const auto same = [&](const TensorState& state) { return state.tensor.is_same(attrs[i].tensor); };
-    if (i < states.size() && same(states[i])) continue;  // in the order of before, as long as nothing was replaced
-    if (std::none_of(states.begin(), states.end(), same)) return absl::InternalError(absl::StrCat("the backend replaces '", attrs[i].name, "'"));
-  }
+  std::optional<std::size_t> replaced;
+  std::size_t next = 0;
+  ForEachTensorAttr(*piece, [&](const at::Tensor& tensor) {
+    const std::size_t i = next++;
+    const auto same = [&](const TensorState& state) { return state.tensor.is_same(tensor); };
+    if (replaced.has_value() || (i < attrs.size() && same(attrs[i]))) return;  // in the order of before, as long as nothing was replaced
+    if (std::none_of(attrs.begin(), attrs.end(), same)) replaced = i;
+  });
+  if (replaced.has_value()) return absl::InternalError(absl::StrCat("the backend replaces '", TensorAttrs(*piece)[*replaced].name, "'"));
   if (Edits(*piece) != edits) return absl::InternalError("the backend edits the piece's graph");
   if (!compiled.ok()) {
     if (!options_.refused_pieces_run_eagerly) return compiled;

@@ -17,8 +17,9 @@
 // push it makes *real* scalar tensors in the middle of a fake run, and the add that follows meets a fake and a real tensor, which no
 // operator can take. The same goes for ones(), arange() and every other factory.
 //
-// The contract with a backend, and what happens to one that breaks it. "Ends the compilation": Compile returns an error that names the piece, and the outer
-// graph is as it was. "Throws": running the compiled graph throws a c10::Error that names the piece, the value and both sides.
+// The contract with a backend, and what happens to one that breaks it. "Ends the compilation": Compile returns an error that names the
+// piece, and the outer graph is as it was. "Throws": running the compiled graph throws a c10::Error that names the piece, the value and
+// both sides.
 //
 //   It may                                                          then
 //   say in output_meta that it lays outputs out otherwise           the next piece is compiled for these strides
@@ -38,8 +39,8 @@
 //   write inputs, parameters or buffers that the graph doesn't      throws (as far as the tensors' version counters tell)
 //   throw when it runs, whatever the type                           throws
 //
-// A piece that the outer graph calls twice is refused by name. Pieces that interpret the graph themselves (CompiledPiece::interprets_graph) are not
-// checked when they run.
+// A piece that the outer graph calls twice is refused by name. Pieces that interpret the graph themselves (CompiledPiece::interprets_graph)
+// are not checked when they run.
 
 #include <memory>
 #include <string>

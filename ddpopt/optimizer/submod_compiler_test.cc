@@ -88,7 +88,9 @@ class HostileBackendTest : public ::testing::Test {
     DDPOPT_ASSERT_OK(outer_->AddSubmodule("submod_1", {second, nullptr}));
     fx::Graph& g = outer_->graph();
     Node* call = g.CallModule("submod_0", {g.Placeholder("x")});
-    const auto item = [&](int64_t i) { return g.CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"}, {call, IValue(i)}); };
+    const auto item = [&](int64_t i) {
+      return g.CreateNode(fx::Op::kCallFunction, fx::OpaqueTarget{"operator.getitem"}, {call, IValue(i)});
+    };
     Node* h0 = item(0);
     Node* k0 = item(1);
     g.Output(g.CallModule("submod_1", {h0, k0}));
@@ -187,11 +189,13 @@ TEST_F(HostileBackendTest, ExtraOutputs) {
 
 // Case 9: mutated buffers handed back among the outputs.
 TEST_F(HostileBackendTest, MutatedBuffersAmongTheOutputs) {
-  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs.insert(outputs.begin(), at::ones({})); }), HasSubstr("3 values"));
+  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs.insert(outputs.begin(), at::ones({})); }),
+              HasSubstr("3 values"));
 }
 
 TEST_F(HostileBackendTest, TooFewOutputs) {
-  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs.pop_back(); }), HasSubstr("1 values, but the graph has a tuple of 2"));
+  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs.pop_back(); }),
+              HasSubstr("1 values, but the graph has a tuple of 2"));
 }
 
 TEST_F(HostileBackendTest, ABareOutputForATuple) {
@@ -202,7 +206,8 @@ TEST_F(HostileBackendTest, ABareOutputForATuple) {
 }
 
 TEST_F(HostileBackendTest, AnotherType) {
-  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs[0] = IValue(7); }), HasSubstr("output 0 Int, but the graph gives Tensor"));
+  EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs[0] = IValue(7); }),
+              HasSubstr("output 0 Int, but the graph gives Tensor"));
 }
 TEST_F(HostileBackendTest, AnotherDtype) {
   EXPECT_THAT(RunError([](std::vector<IValue>& outputs, const auto&) { outputs[0] = outputs[0].toTensor().to(at::kDouble); }),
@@ -238,7 +243,8 @@ TEST_F(HostileBackendTest, AParameterAsOutput) {
 }
 TEST_F(HostileBackendTest, AFakeFromARealRun) {
   const at::Tensor fake = mode_->FromReal(at::ones({5, 3}));
-  EXPECT_THAT(RunError([&](std::vector<IValue>& outputs, const auto&) { outputs[0] = fake; }), HasSubstr("returns a fake tensor as output 0"));
+  EXPECT_THAT(RunError([&](std::vector<IValue>& outputs, const auto&) { outputs[0] = fake; }),
+              HasSubstr("returns a fake tensor as output 0"));
 }
 
 TEST_F(HostileBackendTest, RealTensorsFromAFakeRun) {
@@ -247,7 +253,8 @@ TEST_F(HostileBackendTest, RealTensorsFromAFakeRun) {
       return c10::ivalue::Tuple::create({IValue(at::ones({5, 3})), IValue(at::ones({20}))});
     });
   })));
-  EXPECT_THAT(ErrorOf([&] { CallGraphModule(*outer_, {mode_->FromReal(x_)}); }), HasSubstr("returns a real tensor as output 0 of a run on fake ones"));
+  EXPECT_THAT(ErrorOf([&] { CallGraphModule(*outer_, {mode_->FromReal(x_)}); }),
+              HasSubstr("returns a real tensor as output 0 of a run on fake ones"));
 }
 
 TEST_F(HostileBackendTest, WritesItsInput) {
@@ -272,10 +279,12 @@ TEST_F(HostileBackendTest, ThrowsSomethingElseWhenItRuns) {
 }
 
 TEST_F(HostileBackendTest, ThrowsWhileItCompiles) {
-  EXPECT_THAT(CompileAfter([](Piece, const auto&) { TORCH_CHECK(false, "a c10 error"); }), StatusIs(absl::StatusCode::kInternal, "compiling submod_0: a c10 error"));
+  EXPECT_THAT(CompileAfter([](Piece, const auto&) { TORCH_CHECK(false, "a c10 error"); }),
+              StatusIs(absl::StatusCode::kInternal, "compiling submod_0: a c10 error"));
   EXPECT_THAT(CompileAfter([](Piece, const auto&) { throw std::runtime_error("a standard one"); }),
               StatusIs(absl::StatusCode::kInternal, "compiling submod_0: a standard one"));
-  EXPECT_THAT(CompileAfter([](Piece, const auto&) { throw 7; }), StatusIs(absl::StatusCode::kInternal, HasSubstr("compiling submod_0: the backend threw")));
+  EXPECT_THAT(CompileAfter([](Piece, const auto&) { throw 7; }),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("compiling submod_0: the backend threw")));
 }
 
 TEST_F(HostileBackendTest, GivesNothing) {
@@ -349,7 +358,9 @@ TEST_F(HostileBackendTest, FreezesAParameterWhileItCompiles) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("requires_grad of 'w0'")));
 }
 TEST_F(HostileBackendTest, ReplacesAParameterWhileItCompiles) {
-  EXPECT_THAT(CompileAfter([](Piece piece, const auto&) { EXPECT_THAT(const_cast<fx::GraphModule&>(*piece).SetAttr("w0", at::ones({4, 3})), IsOk()); }),
+  EXPECT_THAT(CompileAfter([](Piece piece, const auto&) {
+                EXPECT_THAT(const_cast<fx::GraphModule&>(*piece).SetAttr("w0", at::ones({4, 3})), IsOk());
+              }),
               StatusIs(absl::StatusCode::kInternal, HasSubstr("replaces 'w0'")));
 }
 TEST_F(HostileBackendTest, EditsTheGraphWhileItCompiles) {
@@ -383,7 +394,8 @@ TEST_F(HostileBackendTest, ClaimsThatAreNotTheGraphs) {
   EXPECT_THAT(claim({OutputMeta{{3, 5}, {5, 1}}, none}), HasSubstr("output 0 the sizes [3, 5], but the graph gives it [5, 3]"));
   EXPECT_THAT(claim({OutputMeta{{5, 3}, {1}}, none}), HasSubstr("1 strides for 2 dimensions"));
   EXPECT_THAT(claim({OutputMeta{{5, 3}, {-3, 1}}, none}), HasSubstr("output 0 the strides [-3, 1]; none may be negative"));
-  EXPECT_THAT(claim({none, OutputMeta{{20}, {2}}}), HasSubstr("output 1 the strides [2], not [1], but the graph has it share the memory of input 0"));
+  EXPECT_THAT(claim({none, OutputMeta{{20}, {2}}}),
+              HasSubstr("output 1 the strides [2], not [1], but the graph has it share the memory of input 0"));
   meta.dtype = at::kDouble;
   EXPECT_THAT(claim({meta, none}), HasSubstr("output 0 the dtype Double, but the graph gives it Float"));
   meta.dtype = at::kFloat;
@@ -446,7 +458,8 @@ TEST(SubmodCompiler, BothBranchesOfACondOnFakes) {
     const absl::Status status = compiler.Compile({at::ones({2})});
     EXPECT_EQ(status.ok(), alike) << status;
     if (!alike) {
-      EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("compiling submod_0"), HasSubstr("cond: output 0 is"), HasSubstr("%cond")));
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("compiling submod_0"), HasSubstr("cond: output 0 is"), HasSubstr("%cond")));
       continue;
     }
     const auto run = [&](float value) { return CallGraphModule(*outer, {at::full({2}, value)}).toTupleRef().elements()[0].toTensor(); };

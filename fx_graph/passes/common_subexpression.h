@@ -5,8 +5,9 @@
 //
 //   DDPOPT_ASSIGN_OR_RETURN(const bool changed, fx::EliminateCommonSubexpressions(module));
 //
-// Two nodes are the same if they have the same target and the same arguments: constants of the same type and bits (1, 1.0 and True differ, and so do 0.0
-// and -0.0), operators' arguments by position or by name, given or left to their default. get_attr nodes of one path are the same.
+// Two nodes are the same if they have the same target and the same arguments: constants of the same type and bits (1, 1.0 and True differ,
+// and so do 0.0 and -0.0), operators' arguments by position or by name, given or left to their default. get_attr nodes of one path are the
+// same.
 //
 // Not merged: what draws random numbers, writes or asserts; what reads memory that is written between the two; what runs under other modes
 // (autocast, grad mode); values that are written later, or a view of them; two values that both leave the graph, whose receiver may

@@ -28,7 +28,9 @@ class CommonSubexpressionTest : public ::testing::Test {
     return g_.CallFunction(FindOperator(name, overload), std::move(args), std::move(kwargs));
   }
   Node* Relu(Node* x) { return Call("aten::relu", "", {x}); }
-  Node* Opaque(const char* text, std::vector<Argument> args) { return g_.CreateNode(Op::kCallFunction, OpaqueTarget{text}, std::move(args)); }
+  Node* Opaque(const char* text, std::vector<Argument> args) {
+    return g_.CreateNode(Op::kCallFunction, OpaqueTarget{text}, std::move(args));
+  }
   // An output that depends on the nodes but none of which can leave through it.
   void Use(std::vector<Node*> nodes) {
     std::vector<Argument> results;
@@ -94,7 +96,8 @@ TEST_P(Constants, AreAlikeIfTypeAndBitsAre) {
 INSTANTIATE_TEST_SUITE_P(All, Constants,
                          ::testing::Values(ConstantPair{1, 1.0}, ConstantPair{1, true}, ConstantPair{1.0, true}, ConstantPair{0, false},
                                            ConstantPair{0.0, -0.0}, ConstantPair{"1", 1}, ConstantPair{"a", "b"}, ConstantPair{1, 2},
-                                           ConstantPair{std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN()},
+                                           ConstantPair{std::numeric_limits<double>::quiet_NaN(),
+                                                        -std::numeric_limits<double>::quiet_NaN()},
                                            ConstantPair{c10::complex<double>(0, 0.0), c10::complex<double>(0, -0.0)},
                                            ConstantPair{std::vector<int64_t>{1}, std::vector<double>{1}},
                                            ConstantPair{std::vector<int64_t>{1, 2}, std::vector<int64_t>{2, 1}},

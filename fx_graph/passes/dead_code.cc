@@ -47,7 +47,8 @@ absl::StatusOr<bool> EliminateDeadCode(GraphModule& module, const DeadCodeOption
 }
 
 absl::Status DeadCodePass::Register(PassRegistry& registry) {
-  return registry.Add("dead_code", "drops nodes whose value nobody uses and that do nothing else; random_is_impure=false drops random ones too",
+  return registry.Add("dead_code",
+                      "drops nodes whose value nobody uses and that do nothing else; random_is_impure=false drops random ones too",
                       [](const PassOptions& given) -> absl::StatusOr<std::unique_ptr<Pass>> {
                         DDPOPT_RETURN_IF_ERROR(CheckPassOptions(given, {"random_is_impure"}));
                         DeadCodeOptions options;

@@ -5,9 +5,9 @@
 //
 //   DDPOPT_ASSIGN_OR_RETURN(const bool changed, fx::EliminateDeadCode(module));
 //
-// Placeholders and the output stay. So does whatever writes a tensor (`add_`, `out=`, a view that is written to and the view's base, running
-// statistics in training), draws random numbers, asserts, changes modes, calls a nested graph that does one of these, or can't be told
-// (see effects.h). Graphs nested in the module are treated likewise. Linear in the number of nodes.
+// Placeholders and the output stay. So does whatever writes a tensor (`add_`, `out=`, a view that is written to and the view's base,
+// running statistics in training), draws random numbers, asserts, changes modes, calls a nested graph that does one of these, or can't be
+// told (see effects.h). Graphs nested in the module are treated likewise. Linear in the number of nodes.
 
 #include <functional>
 #include <memory>

@@ -31,7 +31,9 @@ class DeadCodeTest : public ::testing::Test {
     const std::string op(name);  // named as a tracer would
     return g_.CallFunction(FindOperator(name, overload), std::move(args), std::move(kwargs), op.substr(op.rfind(":") + 1));
   }
-  Node* Opaque(const char* text, std::vector<Argument> args) { return g_.CreateNode(Op::kCallFunction, OpaqueTarget{text}, std::move(args)); }
+  Node* Opaque(const char* text, std::vector<Argument> args) {
+    return g_.CreateNode(Op::kCallFunction, OpaqueTarget{text}, std::move(args));
+  }
   absl::StatusOr<bool> Run(DeadCodeOptions options = {}) { return RunPass(DeadCodePass(std::move(options)), module_); }
 
   GraphModule module_;
@@ -130,7 +132,8 @@ std::shared_ptr<GraphModule> Nested(const char* op, const char* overload, int ar
   for (int i = 0; i < args; ++i) arguments.emplace_back(nested->graph().Placeholder("a"));
   Node* dead = nested->graph().CallFunction(FindOperator("aten::neg"), {arguments[0]});
   nested->graph().CallFunction(FindOperator("aten::neg"), {dead});
-  nested->graph().Output(nested->graph().CreateNode(Op::kCallFunction, OperatorTarget{FindOperator(op, overload)}, std::move(arguments), {}, "result"));
+  nested->graph().Output(
+      nested->graph().CreateNode(Op::kCallFunction, OperatorTarget{FindOperator(op, overload)}, std::move(arguments), {}, "result"));
   return nested;
 }
 

@@ -73,10 +73,11 @@ constexpr HiddenStatistics kHiddenStatistics[] = {
     {"aten::batch_norm_gather_stats_with_counts", nullptr},
 };
 
-// Libraries whose operators act on more than their values: collectives, which all ranks must call alike, and profiler marks. The second of the
-// pair: whether they write the tensors given although no schema says so.
+// Libraries whose operators act on more than their values: collectives, which all ranks must call alike, and profiler marks. The second of
+// the pair: whether they write the tensors given although no schema says so.
 constexpr std::pair<const char*, bool> kEffectfulNamespaces[] = {
-    {"c10d", true}, {"_c10d_functional", false}, {"_c10d_functional_autograd", false}, {"symm_mem", true}, {"_dtensor", false}, {"profiler", false},
+    {"c10d", true},     {"_c10d_functional", false}, {"_c10d_functional_autograd", false},
+    {"symm_mem", true}, {"_dtensor", false},         {"profiler", false},
 };
 
 // aten's assertions whose result is a token.
@@ -148,7 +149,8 @@ absl::string_view AtenNameOfFunction(absl::string_view text) {
   for (const absl::string_view prefix : {"torch.ops.aten.", "aten."}) {
     if (absl::ConsumePrefix(&text, prefix)) return text.substr(0, text.find('.'));
   }
-  for (const absl::string_view prefix : {"torch.nn.functional.", "torch._C._nn.", "torch._C._VariableFunctions.", "torch.Tensor.", "torch."}) {
+  for (const absl::string_view prefix :
+       {"torch.nn.functional.", "torch._C._nn.", "torch._C._VariableFunctions.", "torch.Tensor.", "torch."}) {
     if (absl::ConsumePrefix(&text, prefix)) return text.find('.') == absl::string_view::npos ? text : absl::string_view();
   }
   return "";
@@ -166,8 +168,9 @@ bool IsPlainFunction(absl::string_view text) {
   return absl::StartsWith(text, "math.") || absl::StartsWith(text, "torch.sym_") || text == "getattr" || text == "builtins.getattr";
 }
 bool IsPlainMethod(absl::string_view name) {
-  static const auto* names = new absl::flat_hash_set<absl::string_view>{
-      "bfloat16", "bool", "byte", "char", "cpu", "cuda", "dim", "double", "float", "half", "int", "long", "ndimension", "nelement", "short", "type"};
+  static const auto* names =
+      new absl::flat_hash_set<absl::string_view>{"bfloat16", "bool", "byte", "char", "cpu",        "cuda",     "dim",   "double",
+                                                 "float",    "half", "int",  "long", "ndimension", "nelement", "short", "type"};
   return names->contains(name);
 }
 
@@ -203,13 +206,14 @@ const Effects::OperatorEffects& Effects::OfOperator(const c10::OperatorHandle& o
     CollectSets(*result.alias_info(), returned);
   }
   const bool wildcard = returned.contains(static_cast<uint32_t>(c10::AliasInfo::wildcardSet()));
-  // Kernels that autograd differentiates keep to the annotations. A composite of others may hand its input back, or a view of it; so may these,
-  // whose point is to hide a view.
+  // Kernels that autograd differentiates keep to the annotations. A composite of others may hand its input back, or a view of it; so may
+  // these, whose point is to hide a view.
   const bool composite = !annotated && (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
                                         name == "aten::_unsafe_view" || absl::StartsWith(name, "aten::unsafe_"));
   for (int i = 0; i < static_cast<int>(arguments.size()); ++i) {
     const c10::Argument& argument = arguments[i];
-    if (argument.type()->kind() == c10::TypeKind::GeneratorType || argument.type()->isSubtypeOf(c10::OptionalType::create(c10::GeneratorType::get()))) {
+    if (argument.type()->kind() == c10::TypeKind::GeneratorType ||
+        argument.type()->isSubtypeOf(c10::OptionalType::create(c10::GeneratorType::get()))) {
       effects.random = true;
     }
     const bool tensors = HoldsTensors(argument.type());
@@ -299,9 +303,22 @@ NodeEffects Effects::OfSubmodule(const GraphModule::Submodule& submodule) {
 
 NodeEffects Effects::OfHigherOrder(const Node& node, absl::string_view name) {
   // Those that do nothing but call their graphs. Grad mode and autocast are restored by those that set them.
-  static const auto* calls = new absl::flat_hash_set<absl::string_view>{
-      "associative_scan", "checkpoint", "cond", "flex_attention", "hints_wrapper", "invoke_subgraph", "map", "map_impl", "scan", "strict_mode",
-      "tag_activation_checkpoint", "while_loop", "wrap", "wrap_activation_checkpoint", "wrap_with_autocast", "wrap_with_set_grad_enabled"};
+  static const auto* calls = new absl::flat_hash_set<absl::string_view>{"associative_scan",
+                                                                        "checkpoint",
+                                                                        "cond",
+                                                                        "flex_attention",
+                                                                        "hints_wrapper",
+                                                                        "invoke_subgraph",
+                                                                        "map",
+                                                                        "map_impl",
+                                                                        "scan",
+                                                                        "strict_mode",
+                                                                        "tag_activation_checkpoint",
+                                                                        "while_loop",
+                                                                        "wrap",
+                                                                        "wrap_activation_checkpoint",
+                                                                        "wrap_with_autocast",
+                                                                        "wrap_with_set_grad_enabled"};
   absl::ConsumePrefix(&name, "torch.ops.higher_order.");
   if (!calls->contains(name)) return Anything();
   NodeEffects effects;
@@ -348,7 +365,8 @@ NodeEffects Effects::Of(const Node& node) {
     const c10::FunctionSchema& schema = node.operator_handle().schema();
     const Argument* flag = of.flag < 0 ? nullptr : GivenArgument(node, schema, of.flag);
     const bool off = flag != nullptr && IsConstantBool(*flag, false);
-    effects.writes = !off && std::any_of(of.hidden.begin(), of.hidden.end(), [&](int i) { return IsGiven(GivenArgument(node, schema, i)); });
+    effects.writes =
+        !off && std::any_of(of.hidden.begin(), of.hidden.end(), [&](int i) { return IsGiven(GivenArgument(node, schema, i)); });
   }
   return effects;
 }

@@ -8,9 +8,10 @@
 //   effects.ForEachWritten(node, [](fx::Node* input) { ... });                   // add_(%x, %y): %x
 //   effects.ForEachAliased(node, [](fx::Node* input) { ... });                   // view(%x, ...): %x
 //
-// Told from the operator's schema: its alias annotations, `(a!)` and `(a)`; no results at all; the tag nondeterministic_seeded. Where schemas
-// keep silent, rules known here speak: running statistics of batch and instance norm, collectives and profiler marks, composite operators that
-// may hand an input back. Nested graphs are judged by their nodes. Opaque functions and methods are judged by the aten operators of their name
+// Told from the operator's schema: its alias annotations, `(a!)` and `(a)`; no results at all; the tag nondeterministic_seeded. Where
+// schemas keep silent, rules known here speak: running statistics of batch and instance norm, collectives and profiler marks, composite
+// operators that may hand an input back. Nested graphs are judged by their nodes. Opaque functions and methods are judged by the aten
+// operators of their name
 // ("torch.relu", "relu_"), if they come from a module that is known to give aten's; what nothing is known about may do anything.
 
 #include <cstdint>
@@ -35,8 +36,8 @@ struct NodeEffects {
   bool other = false;
   // Changes grad mode, autocast or inference mode, which operators after it follow. Implies `other`.
   bool modes = false;
-  // Nothing is known of it. It may write its arguments, what it or another like it was given before, and the memory of parameters, buffers and
-  // inputs. Implies `other` and `modes`.
+  // Nothing is known of it. It may write its arguments, what it or another like it was given before, and the memory of parameters, buffers
+  // and inputs. Implies `other` and `modes`.
   bool anything = false;
 
   bool pure() const { return !writes && !random && !other; }

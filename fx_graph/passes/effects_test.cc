@@ -111,7 +111,8 @@ TEST_F(EffectsTest, StatisticsThatTheSchemaHides) {
   EXPECT_EQ(Op("aten::native_batch_norm", "", {x_, none, none, y_, z_, off, momentum, eps}), "pure");
   // A flag that isn't known.
   EXPECT_EQ(Op("aten::native_batch_norm", "", {x_, none, none, y_, z_, x_, momentum, eps}), "writes(y,z)");
-  EXPECT_EQ(Op("aten::native_batch_norm", "", {x_, none, none}, {{"running_mean", y_}, {"running_var", z_}, {"training", on}}), "writes(y,z)");
+  EXPECT_EQ(Op("aten::native_batch_norm", "", {x_, none, none}, {{"running_mean", y_}, {"running_var", z_}, {"training", on}}),
+            "writes(y,z)");
   EXPECT_EQ(Op("aten::cudnn_batch_norm", "", {x_, y_, none, y_, z_, on, momentum, eps}), "writes(y,z)");
   EXPECT_EQ(Op("aten::instance_norm", "", {x_, none, none, y_, z_, on, momentum, eps, off}), "writes(y,z) aliases(x,y,z)");
   EXPECT_EQ(Op("aten::instance_norm", "", {x_, none, none, none, none, on, momentum, eps, off}), "aliases(x)");

@@ -46,7 +46,8 @@ class Operands {
     if (Is({"addmm", "baddbmm", "addmv", "_addmm_activation"})) return Product(1);
     if (Is({"addbmm"})) return Tensor(1).dim() == 3 ? Product(1) * static_cast<double>(Tensor(1).size(0)) : 0;
     if (Is({"convolution", "_convolution", "convolution_overrideable"})) return Convolution(out_, 0, 1, Bool(6));
-    if (Is({"conv1d", "conv2d", "conv3d", "mkldnn_convolution", "_slow_conv2d_forward", "slow_conv3d_forward"})) return Convolution(out_, 0, 1, false);
+    if (Is({"conv1d", "conv2d", "conv3d", "mkldnn_convolution", "_slow_conv2d_forward", "slow_conv3d_forward"}))
+      return Convolution(out_, 0, 1, false);
     if (Is({"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})) return Convolution(out_, 0, 1, true);
     if (Is({"convolution_backward", "convolution_backward_overrideable"})) return ConvolutionBackward();
     if (absl::StrContains(name_, "scaled_dot_product")) {
@@ -62,7 +63,8 @@ class Operands {
     }
     if (IsLinearAlgebra()) {
       const at::Tensor matrix = Tensor(0);
-      return matrix.defined() && matrix.dim() >= 2 ? 2 * Numel(matrix) * static_cast<double>(std::min(matrix.size(-1), matrix.size(-2))) : 0;
+      return matrix.defined() && matrix.dim() >= 2 ? 2 * Numel(matrix) * static_cast<double>(std::min(matrix.size(-1), matrix.size(-2)))
+                                                   : 0;
     }
     return 0;
   }
@@ -72,8 +74,8 @@ class Operands {
 
   // Decompositions and solvers; norms, diagonals and the like only read.
   bool IsLinearAlgebra() const {
-    if (Is({"triangular_solve", "cholesky", "cholesky_inverse", "cholesky_solve", "lu_unpack", "ormqr", "geqrf", "_linalg_det", "_linalg_slogdet",
-            "_linalg_solve_ex", "_linalg_svd", "_linalg_eigh", "_linalg_eigvals"})) {
+    if (Is({"triangular_solve", "cholesky", "cholesky_inverse", "cholesky_solve", "lu_unpack", "ormqr", "geqrf", "_linalg_det",
+            "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd", "_linalg_eigh", "_linalg_eigvals"})) {
       return true;
     }
     return Is({"linalg_cholesky_ex", "linalg_inv_ex", "linalg_lu", "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_ldl_factor_ex",

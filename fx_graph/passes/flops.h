@@ -1,9 +1,9 @@
 #ifndef DDPOPT_FX_GRAPH_PASSES_FLOPS_H_
 #define DDPOPT_FX_GRAPH_PASSES_FLOPS_H_
 
-// How many floating-point operations an operator takes: two for each multiplication and addition of matrix products, convolutions, attention
-// and LSTMs, forward and backward; Fourier transforms and dense linear algebra by their order of growth. Other arithmetic isn't counted: what
-// it costs is the memory it reads and writes.
+// How many floating-point operations an operator takes: two for each multiplication and addition of matrix products, convolutions,
+// attention and LSTMs, forward and backward; Fourier transforms and dense linear algebra by their order of growth. Other arithmetic isn't
+// counted: what it costs is the memory it reads and writes.
 //
 //   fx::Flops(*mm);      // 2 * m * k * n
 //

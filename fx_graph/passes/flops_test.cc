@@ -37,7 +37,8 @@ TEST(Flops, Convolutions) {
   for (const bool input : {false, true}) {
     for (const bool weight : {false, true}) {
       EXPECT_EQ(Count("aten::convolution_backward", "",
-                      {y, x, w, IValue(), one, none, one, false, none, 2, c10::List<bool>({input, weight, true})}, {input ? Shape({2, 4, 8, 8}) : at::Tensor(), weight ? w : at::Tensor(), Shape({6})}),
+                      {y, x, w, IValue(), one, none, one, false, none, 2, c10::List<bool>({input, weight, true})},
+                      {input ? Shape({2, 4, 8, 8}) : at::Tensor(), weight ? w : at::Tensor(), Shape({6})}),
                 forward * (input + weight));
     }
   }

@@ -27,7 +27,9 @@ bool Identical(const IValue& a, const IValue& b) {
   if (a.isString()) return b.isString() && a.toStringRef() == b.toStringRef();
   if (a.isNone()) return b.isNone();
   if (a.isDevice()) return b.isDevice() && a.toDevice() == b.toDevice();
-  const auto all = [](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const IValue& v, const IValue& w) { return Identical(v, w); }); };
+  const auto all = [](const auto& x, const auto& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const IValue& v, const IValue& w) { return Identical(v, w); });
+  };
   if (a.isTuple()) return b.isTuple() && all(a.toTupleRef().elements(), b.toTupleRef().elements());
   if (a.isList()) return b.isList() && *a.toList().elementType() == *b.toList().elementType() && all(a.toListRef(), b.toListRef());
   return a.is(b);

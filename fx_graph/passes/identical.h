@@ -1,8 +1,8 @@
 #ifndef DDPOPT_FX_GRAPH_PASSES_IDENTICAL_H_
 #define DDPOPT_FX_GRAPH_PASSES_IDENTICAL_H_
 
-// When two constants are the same to a pass: same type and same bits, recursively (1, 1.0 and True differ, and so do 0.0 and -0.0); tensors and
-// other objects by identity.
+// When two constants are the same to a pass: same type and same bits, recursively (1, 1.0 and True differ, and so do 0.0 and -0.0); tensors
+// and other objects by identity.
 //
 //   fx::Identical(c10::IValue(1), c10::IValue(1.0));   // false
 //

@@ -7,8 +7,8 @@
 //   fx::Memory memory(module, effects);
 //   memory.ClassOf(*view) == memory.ClassOf(*base);
 //
-// Values in different classes never share memory. Attributes share as their tensors do, inputs as their metadata's (meta().val) do; an input whose
-// value isn't known may share with every other input and attribute. Inputs with a known value are taken not to be attributes.
+// Values in different classes never share memory. Attributes share as their tensors do, inputs as their metadata's (meta().val) do; an
+// input whose value isn't known may share with every other input and attribute. Inputs with a known value are taken not to be attributes.
 
 #include <cstdint>
 #include <vector>

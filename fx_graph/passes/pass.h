@@ -57,8 +57,8 @@ class PassRegistry {
   absl::Status Add(absl::string_view name, absl::string_view description, Factory factory);
   // Errors: NotFound, listing the names that exist; the factory's.
   absl::StatusOr<std::unique_ptr<Pass>> Create(absl::string_view name, const PassOptions& options = {}) const;
-  // "name,name{option=value,option=value}", blanks allowed. The empty text is the empty pipeline. Errors: InvalidArgument with the position;
-  // Create's.
+  // "name,name{option=value,option=value}", blanks allowed. The empty text is the empty pipeline. Errors: InvalidArgument with the
+  // position; Create's.
   absl::StatusOr<std::vector<std::unique_ptr<Pass>>> CreatePipeline(absl::string_view text) const;
   // In alphabetical order.
   std::vector<std::string> names() const;

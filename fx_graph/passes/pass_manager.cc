@@ -53,7 +53,8 @@ absl::StatusOr<bool> PassManager::Run(GraphModule& module) {
     if (Selects(options_.print_before, *pass)) Print("before", *pass, module);
     DDPOPT_ASSIGN_OR_RETURN(const bool pass_changed, RunPass(*pass, module));
     changed |= pass_changed;
-    if (Selects(options_.print_after, *pass) || (pass_changed && Selects(options_.print_after_change, *pass))) Print("after", *pass, module);
+    if (Selects(options_.print_after, *pass) || (pass_changed && Selects(options_.print_after_change, *pass)))
+      Print("after", *pass, module);
   }
   return changed;
 }
@@ -78,7 +79,8 @@ absl::StatusOr<bool> PassManager::RunPass(const Pass& pass, GraphModule& module)
   }
   if (options_.verify_claims && (Text(module) != text_before) != *changed) {
     return Fail(pass, before.get(),
-                absl::InternalError(*changed ? "it says that it changed the graph, but did not" : "it says that it left the graph alone, but did not"));
+                absl::InternalError(*changed ? "it says that it changed the graph, but did not"
+                                             : "it says that it left the graph alone, but did not"));
   }
   return changed;
 }
@@ -110,8 +112,9 @@ std::string PassManager::TimingReport() const {
   for (const PassTiming& timing : timings_) total += timing.nanoseconds;
   std::string text = absl::StrFormat("%12s  %6s  %10s  %10s  pass\n", "ms", "share", "nodes in", "nodes out");
   for (const PassTiming& timing : timings_) {
-    absl::StrAppendFormat(&text, "%12.3f  %5.1f%%  %10d  %10d  %s%s\n", timing.nanoseconds * 1e-6, total == 0 ? 0.0 : 100.0 * timing.nanoseconds / total,
-                          timing.nodes_before, timing.nodes_after, timing.pass, timing.changed ? "" : " (no change)");
+    absl::StrAppendFormat(&text, "%12.3f  %5.1f%%  %10d  %10d  %s%s\n", timing.nanoseconds * 1e-6,
+                          total == 0 ? 0.0 : 100.0 * timing.nanoseconds / total, timing.nodes_before, timing.nodes_after, timing.pass,
+                          timing.changed ? "" : " (no change)");
   }
   absl::StrAppendFormat(&text, "%12.3f  total\n", total * 1e-6);
   return text;

@@ -62,8 +62,8 @@ class PassManager {
   // "common_subexpression,dead_code".
   std::string Pipeline() const;
 
-  // Returns whether a pass changed anything. Errors name the pass, keep its code, and say where the reproducer is: a pass's own; Internal for a
-  // graph that does not lint after a pass, for a false claim and for an exception. The passes after it are not run.
+  // Returns whether a pass changed anything. Errors name the pass, keep its code, and say where the reproducer is: a pass's own; Internal
+  // for a graph that does not lint after a pass, for a false claim and for an exception. The passes after it are not run.
   absl::StatusOr<bool> Run(GraphModule& module);
 
   // Of the last Run, in order, up to the pass that failed.

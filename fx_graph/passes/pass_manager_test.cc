@@ -78,7 +78,8 @@ TEST_F(PassManagerTest, RunsInOrderAndTellsWhetherAnythingChanged) {
   EXPECT_TRUE(manager.timings()[1].changed);
   EXPECT_EQ(manager.timings()[1].nodes_before, 4u);
   EXPECT_EQ(manager.timings()[1].nodes_after, 3u);
-  EXPECT_THAT(manager.TimingReport(), AllOf(HasSubstr("common_subexpression (no change)"), HasSubstr("dead_code{random_is_impure=false}\n")));
+  EXPECT_THAT(manager.TimingReport(),
+              AllOf(HasSubstr("common_subexpression (no change)"), HasSubstr("dead_code{random_is_impure=false}\n")));
   EXPECT_THAT(manager.Run(module_), IsOkAndHolds(false));
   EXPECT_THAT(manager.AddPipeline(BuiltinPasses(), "dead_code,gone"), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_EQ(manager.Pipeline(), "common_subexpression,dead_code{random_is_impure=false}");
@@ -94,8 +95,9 @@ TEST_F(PassManagerTest, PrintsWhatIsAsked) {
   manager.Add(Idle("b"));
   DDPOPT_ASSERT_OK(manager.AddPipeline(BuiltinPasses(), "dead_code"));
   EXPECT_THAT(manager.Run(module_), IsOkAndHolds(true));
-  EXPECT_THAT(printed_, ElementsAre(AllOf(HasSubstr("# before pass a\ngraph():"), HasSubstr("aten.neg")), HasSubstr("# after pass b\ngraph():"),
-                                    AllOf(HasSubstr("# after pass dead_code\ngraph():"), Not(HasSubstr("aten.neg")))));
+  EXPECT_THAT(printed_,
+              ElementsAre(AllOf(HasSubstr("# before pass a\ngraph():"), HasSubstr("aten.neg")), HasSubstr("# after pass b\ngraph():"),
+                          AllOf(HasSubstr("# after pass dead_code\ngraph():"), Not(HasSubstr("aten.neg")))));
 }
 
 TEST_F(PassManagerTest, StopsAtAnErrorThatNamesThePass) {
@@ -123,8 +125,8 @@ TEST_F(PassManagerTest, LintsAfterEachPass) {
   };
   PassManager manager(options_);
   manager.Add(broken());
-  EXPECT_THAT(manager.Run(module_),
-              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("pass broken: the graph does not lint"), HasSubstr("after the output"))));
+  EXPECT_THAT(manager.Run(module_), StatusIs(absl::StatusCode::kInternal,
+                                             AllOf(HasSubstr("pass broken: the graph does not lint"), HasSubstr("after the output"))));
   EXPECT_THAT(manager.Run(module_), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("before the first pass")));
   options_.verify_each = false;
   PassManager trusting(options_);
@@ -158,7 +160,8 @@ TEST_F(PassManagerTest, WritesAReproducerOfTheFailingPass) {
     module.graph().Placeholder("left_over");
     return absl::InternalError("line one\nline two");
   }));
-  EXPECT_THAT(manager.Run(module_), StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("pass half: line one"), HasSubstr(options_.reproducer_path))));
+  EXPECT_THAT(manager.Run(module_),
+              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("pass half: line one"), HasSubstr(options_.reproducer_path))));
   const auto reproducer = ParseReproducer(Read(options_.reproducer_path));
   DDPOPT_ASSERT_OK(reproducer);
   EXPECT_EQ(reproducer->pipeline, "half");
@@ -170,11 +173,13 @@ TEST_F(PassManagerTest, TellsWhyThereIsNoReproducer) {
   options_.reproducer_path = ::testing::TempDir() + "/no/such/folder/reproducer.txt";
   PassManager unwritable(options_);
   unwritable.Add(Failing());
-  EXPECT_THAT(unwritable.Run(module_), StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no luck"), HasSubstr("can't be written to"))));
+  EXPECT_THAT(unwritable.Run(module_),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no luck"), HasSubstr("can't be written to"))));
   options_.serialize = [](const GraphModule&) { return absl::UnimplementedError("too big"); };
   PassManager unprintable(options_);
   unprintable.Add(Failing());
-  EXPECT_THAT(unprintable.Run(module_), StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no luck"), HasSubstr("no reproducer: too big"))));
+  EXPECT_THAT(unprintable.Run(module_),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("no luck"), HasSubstr("no reproducer: too big"))));
 }
 
 TEST(Reproducer, RoundTrips) {

@@ -68,7 +68,8 @@ TEST(PassRegistry, NamesAreUniqueIdentifiers) {
 TEST(PassRegistry, CreatesByName) {
   const PassRegistry registry = Registry();
   EXPECT_EQ((*registry.Create("plain"))->ToString(), "plain");
-  EXPECT_THAT(registry.Create("gone").status(), StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("\"gone\""), HasSubstr("chosen, plain"))));
+  EXPECT_THAT(registry.Create("gone").status(),
+              StatusIs(absl::StatusCode::kNotFound, AllOf(HasSubstr("\"gone\""), HasSubstr("chosen, plain"))));
   EXPECT_THAT(registry.Create("plain", {{"fast", "true"}}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("pass plain: there is no option \"fast\"; there are: none")));
   EXPECT_THAT(registry.Create("chosen", {{"fast", "1"}}).status(),

@@ -88,22 +88,26 @@ class Match {
 };
 
 // InvalidArgument if the two can't be pattern and replacement.
-absl::Status Check(const Graph& pattern, const std::vector<Argument>& values, const Graph& replacement, const std::vector<Argument>& new_values) {
+absl::Status Check(const Graph& pattern, const std::vector<Argument>& values, const Graph& replacement,
+                   const std::vector<Argument>& new_values) {
   if (values.empty()) return absl::InvalidArgumentError("the pattern returns nothing");
   for (const Argument& value : values) {
     if (!value.is_node() || value.node()->op() == Op::kPlaceholder) {
-      return absl::InvalidArgumentError(absl::StrCat("the pattern returns ", value.ToString(), ", which no node of it computes: it would match anything"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the pattern returns ", value.ToString(), ", which no node of it computes: it would match anything"));
     }
   }
   for (const Argument& value : new_values) {
-    if (!value.is_node()) return absl::InvalidArgumentError(absl::StrCat("the replacement returns ", value.ToString(), ", which is no node"));
+    if (!value.is_node())
+      return absl::InvalidArgumentError(absl::StrCat("the replacement returns ", value.ToString(), ", which is no node"));
   }
   const std::size_t inputs = pattern.FindNodes(Op::kPlaceholder).size(), new_inputs = replacement.FindNodes(Op::kPlaceholder).size();
   if (inputs != new_inputs) {
     return absl::InvalidArgumentError(absl::StrCat("the pattern has ", inputs, " inputs, and the replacement ", new_inputs));
   }
   if (values.size() != new_values.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("the pattern returns ", values.size(), " values, and the replacement ", new_values.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the pattern returns ", values.size(), " values, and the replacement ", new_values.size()));
   }
   NodeTable<char> leads(pattern);
   leads[values.back().node()] = true;
@@ -120,7 +124,8 @@ absl::Status Check(const Graph& pattern, const std::vector<Argument>& values, co
 }
 
 // Whether the nodes can be taken out and their values be made where `anchor` stands.
-bool CanReplace(const Match& match, const std::vector<Argument>& values, const Node* anchor, const NodeTable<int>& effects_before, Effects& effects) {
+bool CanReplace(const Match& match, const std::vector<Argument>& values, const Node* anchor, const NodeTable<int>& effects_before,
+                Effects& effects) {
   const auto returned = [&](const Node* node) {
     return std::any_of(values.begin(), values.end(), [&](const Argument& value) { return match.of(value.node()).node() == node; });
   };

@@ -1,4 +1,5 @@
-// Case 40 is about rewriters: patterns that match everything, false matches, a repeated operator found once only. Case 39: matches back to back.
+// Case 40 is about rewriters: patterns that match everything, false matches, a repeated operator found once only. Case 39: matches back to
+// back.
 
 #include "fx_graph/passes/subgraph_rewriter.h"
 
@@ -19,7 +20,8 @@ using ::testing::HasSubstr;
 // "x y; a = relu(x); b = add.Tensor(a, y); a, b": inputs; statements; what is returned.
 std::unique_ptr<Graph> Make(const std::string& inputs, const std::string& body, const std::string& output) {
   std::string text = "graph():\n";
-  for (const char input : inputs) absl::StrAppend(&text, "    %", std::string(1, input), " = placeholder[target=", std::string(1, input), "]\n");
+  for (const char input : inputs)
+    absl::StrAppend(&text, "    %", std::string(1, input), " = placeholder[target=", std::string(1, input), "]\n");
   std::size_t at = 0;
   while (at < body.size()) {
     const std::size_t end = body.find(';', at);
@@ -27,7 +29,8 @@ std::unique_ptr<Graph> Make(const std::string& inputs, const std::string& body, 
     const std::size_t equals = statement.find('='), open = statement.find('(');
     std::string op = statement.substr(equals + 1, open - equals - 1);
     if (op.find('.') == std::string::npos) op += ".default";
-    absl::StrAppend(&text, "    %", statement.substr(0, equals), " = call_function[target=torch.ops.aten.", op, "](args = ", statement.substr(open), ")\n");
+    absl::StrAppend(&text, "    %", statement.substr(0, equals), " = call_function[target=torch.ops.aten.", op,
+                    "](args = ", statement.substr(open), ")\n");
     at = end + 1;
   }
   absl::StrAppend(&text, "    return ", output);
@@ -103,7 +106,8 @@ TEST_F(SubgraphRewriterTest, ConstantsMatchByTypeAndValue) {
   EXPECT_EQ(Rewrite(*Make("x", "a=add.Tensor(%x, 2);", "a"), *pattern, *neg), "a=add(%x, 2); return %a");
   EXPECT_EQ(Rewrite(*Make("x", "a=add.Tensor(%x, 1);", "a"), *pattern, *neg), "n=neg(%x); return %n");
   // An input of the pattern stands for a constant too.
-  EXPECT_EQ(Rewrite(*Make("x", "a=add.Tensor(%x, 3);", "a"), *Make("pq", "m=add.Tensor(%p, %q);", "m"), *Make("pq", "n=mul.Tensor(%p, %q);", "n")),
+  EXPECT_EQ(Rewrite(*Make("x", "a=add.Tensor(%x, 3);", "a"), *Make("pq", "m=add.Tensor(%p, %q);", "m"),
+                    *Make("pq", "n=mul.Tensor(%p, %q);", "n")),
             "n=mul(%x, 3); return %n");
 }
 
@@ -150,7 +154,8 @@ TEST_F(SubgraphRewriterTest, PatternsThatCanNotBeAreRefused) {
   EXPECT_THAT(Rewrite(*graph, *Make("p", "n=neg(%p,);", "None"), *neg), HasSubstr("returns nothing"));
   EXPECT_THAT(Rewrite(*graph, *Make("pq", "n=add.Tensor(%p, %q);", "n"), *neg), HasSubstr("has 2 inputs, and the replacement 1"));
   EXPECT_THAT(Rewrite(*graph, *Make("p", "n=neg(%p,);m=relu(%n,);", "(n, m)"), *neg), HasSubstr("returns 2 values, and the replacement 1"));
-  EXPECT_THAT(Rewrite(*graph, *Make("p", "k=relu(%p,);n=neg(%p,);", "n"), *neg), HasSubstr("%k of the pattern doesn't lead to its last value, %n"));
+  EXPECT_THAT(Rewrite(*graph, *Make("p", "k=relu(%p,);n=neg(%p,);", "n"), *neg),
+              HasSubstr("%k of the pattern doesn't lead to its last value, %n"));
 }
 
 }  // namespace

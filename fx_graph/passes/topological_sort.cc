@@ -177,10 +177,12 @@ class Sorter {
       const auto inputs = nodes_[path[(i + 1) % path.size()]]->all_input_nodes();
       by_uses &= std::find(inputs.begin(), inputs.end(), nodes_[path[i]]) != inputs.end();
     }
-    const std::string names = absl::StrJoin(path, " -> ", [&](std::string* out, std::uint32_t i) { absl::StrAppend(out, "%", nodes_[i]->name()); });
+    const std::string names =
+        absl::StrJoin(path, " -> ", [&](std::string* out, std::uint32_t i) { absl::StrAppend(out, "%", nodes_[i]->name()); });
     return absl::FailedPreconditionError(
-        by_uses ? absl::StrCat("nodes take each other's values in a cycle: ", names, " -> %", nodes_[path[0]]->name())
-                : absl::StrCat("the order in which effects are listed contradicts what nodes take: ", names, " -> %", nodes_[path[0]]->name()));
+        by_uses
+            ? absl::StrCat("nodes take each other's values in a cycle: ", names, " -> %", nodes_[path[0]]->name())
+            : absl::StrCat("the order in which effects are listed contradicts what nodes take: ", names, " -> %", nodes_[path[0]]->name()));
   }
 
   GraphModule& module_;

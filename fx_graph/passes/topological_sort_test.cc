@@ -99,9 +99,9 @@ TEST_F(TopologicalSortTest, CyclesAreNamed) {
   Node* c = Relu("c", b);
   Relu("innocent", c);
   a->ReplaceInputWith(x_, c);
-  EXPECT_THAT(Sort().status(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                        AllOf(HasSubstr("in a cycle: "), HasSubstr("%a -> %b"), HasSubstr("%b -> %c"), HasSubstr("%c -> %a"),
-                                              ::testing::Not(HasSubstr("innocent")))));
+  EXPECT_THAT(Sort().status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("in a cycle: "), HasSubstr("%a -> %b"), HasSubstr("%b -> %c"),
+                                                                    HasSubstr("%c -> %a"), ::testing::Not(HasSubstr("innocent")))));
   a->ReplaceInputWith(c, a);
   EXPECT_THAT(Sort().status(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("%a takes its own value")));
 }
@@ -142,7 +142,8 @@ TEST_F(TopologicalSortTest, NothingCrossesAChangeOfModes) {
   Node* output = g_.Output(Argument::Tuple({sum, inside}));
   List({sum, before, off, inside, on, after, helper, output});
   // sum is listed before the region but needs what comes after it.
-  EXPECT_THAT(Sort().status(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the order in which effects are listed contradicts")));
+  EXPECT_THAT(Sort().status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the order in which effects are listed contradicts")));
   List({before, off, inside, on, sum, after, helper, output});
   EXPECT_THAT(Sort(), IsOkAndHolds(true));
   EXPECT_THAT(Names(g_), ElementsAre("x", "y", "before", "off", "inside", "on", "helper", "after", "total", "output"));
@@ -171,7 +172,8 @@ TEST_F(TopologicalSortTest, SortsWhatWasShuffled) {
     Graph& graph = module.graph();
     std::vector<Node*> nodes{graph.Placeholder("x"), graph.Placeholder("y")};
     for (int i = 0; i < 200; ++i) {
-      nodes.push_back(graph.CallFunction(FindOperator("aten::add", "Tensor"), {nodes[random() % nodes.size()], nodes[random() % nodes.size()]}));
+      nodes.push_back(
+          graph.CallFunction(FindOperator("aten::add", "Tensor"), {nodes[random() % nodes.size()], nodes[random() % nodes.size()]}));
     }
     graph.Output(nodes.back());
     std::shuffle(nodes.begin(), nodes.end(), random);

@@ -73,7 +73,8 @@ const char* Color(const Node& node) {
 class Drawer {
  public:
   explicit Drawer(const DotOptions& options) : options_(options) {
-    absl::StrAppend(&text_, "digraph \"", Quoted(options.name), "\" {\n  node [shape=record, style=\"filled,rounded\", fontname=\"monospace\", fontsize=10];\n");
+    absl::StrAppend(&text_, "digraph \"", Quoted(options.name),
+                    "\" {\n  node [shape=record, style=\"filled,rounded\", fontname=\"monospace\", fontsize=10];\n");
   }
 
   void Draw(const Graph& graph, const GraphModule* module, const std::string& prefix, const std::string& margin) {
@@ -196,7 +197,8 @@ absl::StatusOr<std::string> DotToSvg(absl::string_view dot) {
   output[1] = -1;
   if (spawned != 0) {
     clean();
-    return absl::NotFoundError(absl::StrCat("can't run Graphviz's program dot (", std::strerror(spawned), "); install it (apt-get install graphviz), or draw DOT instead of SVG"));
+    return absl::NotFoundError(absl::StrCat("can't run Graphviz's program dot (", std::strerror(spawned),
+                                            "); install it (apt-get install graphviz), or draw DOT instead of SVG"));
   }
   std::string svg;
   char buffer[1 << 16];

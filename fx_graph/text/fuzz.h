@@ -1,7 +1,8 @@
 #ifndef DDPOPT_FX_GRAPH_TEXT_FUZZ_H_
 #define DDPOPT_FX_GRAPH_TEXT_FUZZ_H_
 
-// What the readers of files must stand: any bytes. Used by fuzz_test (a short run over the corpus) and by the long campaign (fuzz_campaign.cc).
+// What the readers of files must stand: any bytes. Used by fuzz_test (a short run over the corpus) and by the long campaign
+// (fuzz_campaign.cc).
 //
 //   std::mt19937_64 random(seed);
 //   std::string complaint = CheckInput(FuzzTarget::kText, Mutate(corpus, random));    // empty: fine

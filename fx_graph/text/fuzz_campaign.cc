@@ -67,7 +67,8 @@ int Main(int argc, char** argv) {
   }
   if (replay) return 0;
 
-  std::printf("target %s, seed %llu, %lld s\n", FuzzTargetName(target), static_cast<unsigned long long>(seed), static_cast<long long>(seconds));
+  std::printf("target %s, seed %llu, %lld s\n", FuzzTargetName(target), static_cast<unsigned long long>(seed),
+              static_cast<long long>(seconds));
   std::mt19937_64 random(seed);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   const std::size_t original = corpus.size();

@@ -63,7 +63,8 @@ void Check(FuzzTarget target, const std::vector<std::string>& corpus) {
   for (const std::string& input : corpus) EXPECT_EQ(CheckInput(target, input), "");
   std::mt19937_64 random(kSeed);
   for (int run = 0; run < kRuns; ++run) {
-    std::snprintf(progress, sizeof(progress), "\ncrashed at target %s, seed %llu, run %d\n", FuzzTargetName(target), static_cast<unsigned long long>(kSeed), run);
+    std::snprintf(progress, sizeof(progress), "\ncrashed at target %s, seed %llu, run %d\n", FuzzTargetName(target),
+                  static_cast<unsigned long long>(kSeed), run);
     const std::string input = Mutate(corpus, random);
     const std::string complaint = CheckInput(target, input);
     ASSERT_EQ(complaint, "") << "run " << run << ", input: \"" << absl::CHexEscape(input) << "\"";

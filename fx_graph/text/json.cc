@@ -188,7 +188,8 @@ class Writer {
       attributes.push_back(Json{{"path", path}, {"kind", AttrKindName(attr.kind)}, {"value", *std::move(value)}});
     }
     DDPOPT_ASSIGN_OR_RETURN(const Json meta, Entries(module.meta(), "the module's meta"));
-    absl::StrAppend(&out_, "],\n\"attributes\": ", attributes.dump(), ",\n\"submodules\": ", submodules.dump(), ",\n\"meta\": ", meta.dump(), "}");
+    absl::StrAppend(&out_, "],\n\"attributes\": ", attributes.dump(), ",\n\"submodules\": ", submodules.dump(),
+                    ",\n\"meta\": ", meta.dump(), "}");
     return modules_[&module] = modules_written_++;
   }
 
@@ -301,7 +302,9 @@ class Writer {
     return Json{{argument.kind() == Argument::Kind::kTuple ? "tuple" : "slice", std::move(elements)}};
   }
 
-  static absl::Status TooDeep() { return absl::UnimplementedError(absl::StrCat("values nested more than ", kMaxDepth, " levels deep have no JSON form")); }
+  static absl::Status TooDeep() {
+    return absl::UnimplementedError(absl::StrCat("values nested more than ", kMaxDepth, " levels deep have no JSON form"));
+  }
 
   static Json Float(double value) {
     if (std::isfinite(value)) return Json(value);
@@ -389,7 +392,8 @@ class Writer {
     if (!tensor.defined()) return Json{{"undefined_tensor", true}};
     const auto known = tensor_index_.find(tensor.unsafeGetTensorImpl());
     if (known != tensor_index_.end()) return Json{{"tensor", known->second}};
-    if (tensor.is_conj() || tensor.is_neg()) return absl::UnimplementedError("a tensor with a lazy conjugation or negation has no JSON form");
+    if (tensor.is_conj() || tensor.is_neg())
+      return absl::UnimplementedError("a tensor with a lazy conjugation or negation has no JSON form");
     DDPOPT_ASSIGN_OR_RETURN(const TensorMeta meta, DescribeTensor(tensor));
     DDPOPT_ASSIGN_OR_RETURN(const std::size_t storage, Storage(tensor.storage(), meta));
     Json json = {{"dtype", std::string(DtypeName(meta.dtype))}, {"sizes", meta.sizes}, {"strides", meta.strides}, {"storage", storage}};
@@ -489,10 +493,12 @@ class Reader {
     if (format != kFormat) return root_.Error("has the format \"", absl::CHexEscape(format), "\", not \"", kFormat, "\"");
     DDPOPT_ASSIGN_OR_RETURN(const int64_t version, root_.Int("version"));
     if (version != kJsonVersion) {
-      return root_.Error("has version ", version, " of the format ", kFormat, ", which this build does not know; it reads version ", kJsonVersion);
+      return root_.Error("has version ", version, " of the format ", kFormat, ", which this build does not know; it reads version ",
+                         kJsonVersion);
     }
     DDPOPT_ASSIGN_OR_RETURN(kind_, root_.String("kind"));
-    if (kind_ != "module" && kind_ != "graph") return root_.Error("the kind must be \"module\" or \"graph\", not \"", absl::CHexEscape(kind_), "\"");
+    if (kind_ != "module" && kind_ != "graph")
+      return root_.Error("the kind must be \"module\" or \"graph\", not \"", absl::CHexEscape(kind_), "\"");
     return absl::OkStatus();
   }
 
@@ -515,8 +521,10 @@ class Reader {
       if (!view.Has("data")) continue;
       DDPOPT_ASSIGN_OR_RETURN(const JsonView data, view.At("data"));
       DDPOPT_ASSIGN_OR_RETURN(const std::string bytes, Base64(data));
-      if (static_cast<int64_t>(bytes.size()) != entries[i].nbytes) return data.Error("holds ", bytes.size(), " bytes, not ", entries[i].nbytes);
-      if (!entries[i].device.is_cpu()) return data.Error("only storages on the CPU can have data here, not one on ", entries[i].device.str());
+      if (static_cast<int64_t>(bytes.size()) != entries[i].nbytes)
+        return data.Error("holds ", bytes.size(), " bytes, not ", entries[i].nbytes);
+      if (!entries[i].device.is_cpu())
+        return data.Error("only storages on the CPU can have data here, not one on ", entries[i].device.str());
       DDPOPT_RETURN_IF_ERROR(CatchAsStatus(data.Path(), [&] {
         entries[i].storage = c10::Storage(c10::Storage::use_byte_size_t(), bytes.size(), c10::GetCPUAllocator(), /*resizable=*/true);
         std::memcpy(entries[i].storage.mutable_data(), bytes.data(), bytes.size());
@@ -628,7 +636,8 @@ class Reader {
         if (!pair.is_array() || pair.size() != 2) return pair.Expected("a name and a value");
         DDPOPT_ASSIGN_OR_RETURN(std::string key, pair[0].AsString());
         const auto is_key = [&](const auto& entry) { return absl::string_view(entry.first) == key; };
-        if (std::any_of(kwargs.begin(), kwargs.end(), is_key)) return pair.Error("the argument \"", absl::CHexEscape(key), "\" is repeated");
+        if (std::any_of(kwargs.begin(), kwargs.end(), is_key))
+          return pair.Error("the argument \"", absl::CHexEscape(key), "\" is repeated");
         DDPOPT_ASSIGN_OR_RETURN(Argument value, Value(pair[1]));
         kwargs.emplace_back(std::move(key), std::move(value));
       }
@@ -651,7 +660,8 @@ class Reader {
   }
 
   absl::Status ReadMeta(const JsonView& view, NodeMeta* meta) {
-    DDPOPT_RETURN_IF_ERROR(view.ExpectKeys({"val", "nn_module", "is_parameter", "is_buffer", "stack_trace", "nn_module_stack", "from_node", "custom"}));
+    DDPOPT_RETURN_IF_ERROR(
+        view.ExpectKeys({"val", "nn_module", "is_parameter", "is_buffer", "stack_trace", "nn_module_stack", "from_node", "custom"}));
     if (view.Has("val")) {
       DDPOPT_ASSIGN_OR_RETURN(const JsonView val, view.At("val"));
       DDPOPT_ASSIGN_OR_RETURN(meta->val, Constant(val));
@@ -713,7 +723,8 @@ class Reader {
       if (op == Op::kCallMethod) return Target(MethodTarget{std::move(text)});
       return Target(PathTarget{std::move(text)});
     }
-    if (!view.is_object() || view.size() != 1 || !view[0].is_string()) return view.Expected("an operator, a higher-order or an opaque target");
+    if (!view.is_object() || view.size() != 1 || !view[0].is_string())
+      return view.Expected("an operator, a higher-order or an opaque target");
     const std::string& kind = view.KeyAt(0);
     const std::string& text = view[0].value().text;
     if (kind == "higher_order") return Target(HigherOrderTarget{text});
@@ -722,7 +733,8 @@ class Reader {
     const auto cached = operators_.find(text);
     if (cached != operators_.end()) return Target(OperatorTarget{cached->second});
     const std::size_t dot = text.find('.');
-    const auto op_handle = c10::Dispatcher::singleton().findSchema({text.substr(0, dot), dot == std::string::npos ? "" : text.substr(dot + 1)});
+    const auto op_handle =
+        c10::Dispatcher::singleton().findSchema({text.substr(0, dot), dot == std::string::npos ? "" : text.substr(dot + 1)});
     if (!op_handle.has_value()) return view.Error("this LibTorch has no operator ", absl::CHexEscape(text));
     operators_.emplace(text, *op_handle);
     return Target(OperatorTarget{*op_handle});

@@ -100,13 +100,37 @@ TEST(Json, KeepsConstantsOfEachKind) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
   dict.insert("k", IValue(1));
   std::vector<Argument> args;
-  for (const IValue& value :
-       std::vector<IValue>{true, 1, INT64_MIN, INT64_MAX, 0.1, 1.0, -0.0, 1e-5, 1e300, HUGE_VAL, -HUGE_VAL, nan, c10::complex<double>(1, nan), "text", "", "\xff\xfe",
-                           "\n\"\\", c10::Device("cuda:1"), std::vector<int64_t>{1}, std::vector<double>{0.5}, std::vector<bool>{true}, dict,
-                           c10::List<std::string>({"a"}), c10::ivalue::Tuple::create({IValue(1), IValue()}), at::Tensor(),
-                           c10::List<std::optional<int64_t>>({std::nullopt, 2}), DtypeConstant(c10::ScalarType::BFloat16),
-                           LayoutConstant(c10::Layout::Sparse), MemoryFormatConstant(c10::MemoryFormat::Preserve), EllipsisConstant(),
-                           OpaqueConstant("<thing>", "Thing")}) {
+  for (const IValue& value : std::vector<IValue>{true,
+                                                 1,
+                                                 INT64_MIN,
+                                                 INT64_MAX,
+                                                 0.1,
+                                                 1.0,
+                                                 -0.0,
+                                                 1e-5,
+                                                 1e300,
+                                                 HUGE_VAL,
+                                                 -HUGE_VAL,
+                                                 nan,
+                                                 c10::complex<double>(1, nan),
+                                                 "text",
+                                                 "",
+                                                 "\xff\xfe",
+                                                 "\n\"\\",
+                                                 c10::Device("cuda:1"),
+                                                 std::vector<int64_t>{1},
+                                                 std::vector<double>{0.5},
+                                                 std::vector<bool>{true},
+                                                 dict,
+                                                 c10::List<std::string>({"a"}),
+                                                 c10::ivalue::Tuple::create({IValue(1), IValue()}),
+                                                 at::Tensor(),
+                                                 c10::List<std::optional<int64_t>>({std::nullopt, 2}),
+                                                 DtypeConstant(c10::ScalarType::BFloat16),
+                                                 LayoutConstant(c10::Layout::Sparse),
+                                                 MemoryFormatConstant(c10::MemoryFormat::Preserve),
+                                                 EllipsisConstant(),
+                                                 OpaqueConstant("<thing>", "Thing")}) {
     args.push_back(value);
   }
   args.push_back(Argument());
@@ -205,7 +229,8 @@ TEST(Json, WhatHasNoFormIsRefusedByName) {
   EXPECT_THAT(ToJson(compiled), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("submodule \"piece\" is a compiled callable")));
   GraphModule conjugated;
   DDPOPT_ASSERT_OK(conjugated.AddAttr("c", at::ones({2}, at::kComplexFloat).conj(), AttrKind::kConstant));
-  EXPECT_THAT(ToJson(conjugated), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("attribute \"c\": a tensor with a lazy conjugation")));
+  EXPECT_THAT(ToJson(conjugated),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("attribute \"c\": a tensor with a lazy conjugation")));
   Graph graph;
   graph.CallMethod("m", {IValue(c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get()))});
   EXPECT_THAT(ToJson(graph), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("node %m: a constant of kind Future has no JSON form")));
@@ -239,7 +264,8 @@ TEST(Json, DamageIsReportedWithItsPlace) {
     ASSERT_NE(damaged, json) << from;
     EXPECT_THAT(ModuleFromJson(damaged), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message))) << damaged;
   };
-  error("\"version\": 1", "\"version\": 7", "the document: has version 7 of the format ddpopt.fx, which this build does not know; it reads version 1");
+  error("\"version\": 1", "\"version\": 7",
+        "the document: has version 7 of the format ddpopt.fx, which this build does not know; it reads version 1");
   error("ddpopt.fx", "other", "has the format \"other\"");
   error("\"modules\"", "\"models\"", "has an unknown field \"models\"");
   error("aten::relu", "aten::nothing", "modules[0].nodes[1].target: this LibTorch has no operator aten::nothing");

@@ -406,7 +406,8 @@ class Parser {
       elements.push_back(std::move(element));
       const bool is_tuple_of_one = close == ')' && elements.size() == 1;
       if (Peek() == close && !is_tuple_of_one) break;
-      if (!Consume(",")) return Expected(is_tuple_of_one ? "\",\" (a tuple of one is \"(x,)\")" : close == ')' ? "\",\" or \")\"" : "\",\" or \"]\"");
+      if (!Consume(","))
+        return Expected(is_tuple_of_one ? "\",\" (a tuple of one is \"(x,)\")" : close == ')' ? "\",\" or \")\"" : "\",\" or \"]\"");
       if (Peek() == close) {
         if (is_tuple_of_one) break;
         return Expected("another element");
@@ -653,7 +654,8 @@ absl::StatusOr<std::shared_ptr<GraphModule>> ModuleOfGraph(const Graph& graph) {
   for (const Node* node : graph.nodes()) {
     const std::string path = TargetToString(node->target());
     if (node->op() == Op::kGetAttr && !module->attrs().contains(path) && !called.contains(path)) {
-      DDPOPT_RETURN_IF_ERROR(module->AddAttr(path, OpaqueConstant(absl::StrCat("<", path, ">"), "attribute"), GraphModule::AttrKind::kConstant));
+      DDPOPT_RETURN_IF_ERROR(
+          module->AddAttr(path, OpaqueConstant(absl::StrCat("<", path, ">"), "attribute"), GraphModule::AttrKind::kConstant));
     }
     if (node->op() != Op::kCallModule || module->submodules().contains(path)) continue;
     GraphModule::Submodule submodule;

@@ -102,8 +102,33 @@ TEST(Parse, ReadsEmptyAndReturnlessGraphs) {
 TEST(Parse, StringsAreExactInTheExactForm) {
   Graph graph;
   Node* x = graph.Placeholder("x");
-  for (const char* text : {"mean", "", " ", "None", "True", "1", "1e-5", "cpu", "cuda:0", "torch.float32", "a, b", "it's", "\"", "a\nb\t\\", "%x", "x",
-                           "[1]", "(", ")", "<object>", "slice(1, 2, 3)", "a: b", "# no comment", "\xc3\xa9", "\xe2\x80\x8b", "\xff", "\x01"}) {
+  for (const char* text : {"mean",
+                           "",
+                           " ",
+                           "None",
+                           "True",
+                           "1",
+                           "1e-5",
+                           "cpu",
+                           "cuda:0",
+                           "torch.float32",
+                           "a, b",
+                           "it's",
+                           "\"",
+                           "a\nb\t\\",
+                           "%x",
+                           "x",
+                           "[1]",
+                           "(",
+                           ")",
+                           "<object>",
+                           "slice(1, 2, 3)",
+                           "a: b",
+                           "# no comment",
+                           "\xc3\xa9",
+                           "\xe2\x80\x8b",
+                           "\xff",
+                           "\x01"}) {
     graph.CallMethod("m", {x, IValue(text), Argument::List({IValue(text)}), Argument::Slice(IValue(text), Argument(), Argument())},
                      {{"k", Argument::Dict({IValue(text), IValue(text)})}});
   }
@@ -122,8 +147,10 @@ TEST(Parse, StringsAreExactInTheExactForm) {
 TEST(Parse, NumbersAreExact) {
   Graph graph;
   Node* x = graph.Placeholder("x");
-  for (const double value : {0.0, -0.0, 0.1, 1e-5, 1e300, 5e-324, 1.7976931348623157e308, 1e16, 123456789.123, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
-    graph.CallMethod("m", {x, IValue(value), IValue(c10::complex<double>(value, -value)), Argument::Tuple({IValue(c10::complex<double>(0, value))})});
+  for (const double value :
+       {0.0, -0.0, 0.1, 1e-5, 1e300, 5e-324, 1.7976931348623157e308, 1e16, 123456789.123, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    graph.CallMethod(
+        "m", {x, IValue(value), IValue(c10::complex<double>(value, -value)), Argument::Tuple({IValue(c10::complex<double>(0, value))})});
   }
   for (const int64_t value : {int64_t{0}, INT64_MAX, INT64_MIN}) graph.CallMethod("m", {x, IValue(value)});
   ExpectRoundTrip(graph);
@@ -135,7 +162,8 @@ TEST(Parse, ConstantsOfEveryKind) {
   graph.CallMethod("m", {x, Argument(), IValue(true), IValue(c10::Device("cuda:1")), DtypeConstant(c10::ScalarType::Float8_e5m2),
                          LayoutConstant(c10::Layout::SparseCsr), MemoryFormatConstant(c10::MemoryFormat::Preserve), EllipsisConstant(),
                          OpaqueConstant("<thing, with a comma>", "Thing"), Argument::Tuple({}), Argument::List({}), Argument::Dict({})});
-  graph.Output(Argument::List({IValue(c10::Device("cuda:1")), DtypeConstant(c10::ScalarType::Long), OpaqueConstant("t", ""), EllipsisConstant()}));
+  graph.Output(
+      Argument::List({IValue(c10::Device("cuda:1")), DtypeConstant(c10::ScalarType::Long), OpaqueConstant("t", ""), EllipsisConstant()}));
   ExpectRoundTrip(graph);
 }
 
@@ -181,17 +209,21 @@ TEST(Parse, ErrorsGiveLineColumnAndWhatWasExpected) {
   error(x + "    %y : [num_users=1] = placeholder[target=y", "line 3, column 46: expected \"]\" after the target");
   error(x + "    %y : [num_users=1] = placeholder[target=]", "line 3, column 45: expected a target");
   error(x + "    %y = call_method[target=f](%x)", "line 3, column 35: expected \"](args = \" after the target");
-  error(x + "    %y = call_method[target=f](args = (%z,), kwargs = {})", "line 3, column 40: expected an earlier node (there is none named %z)");
+  error(x + "    %y = call_method[target=f](args = (%z,), kwargs = {})",
+        "line 3, column 40: expected an earlier node (there is none named %z)");
   error(x + "    %y = call_method[target=f](args = (%x), kwargs = {})", "line 3, column 42: expected \",\" (a tuple of one");
   error(x + "    %y = call_method[target=f](args = (%x, %x,), kwargs = {})", "line 3, column 47: expected another argument");
   error(x + "    %y = call_method[target=f](args = (%x,), kwargs = {a: 1, a: 2})", "line 3, column 62: the argument a is repeated");
   error(x + "    %y = call_method[target=f](args = (%x, [1, 2), kwargs = {})", "line 3, column 49: expected \",\" or \"]\"");
-  error(x + "    %y = call_method[target=f](args = (%x, 99999999999999999999), kwargs = {})", "line 3, column 44: expected an integer of 64 bits");
+  error(x + "    %y = call_method[target=f](args = (%x, 99999999999999999999), kwargs = {})",
+        "line 3, column 44: expected an integer of 64 bits");
   error(x + "    %y = call_method[target=f](args = (%x, 'abc), kwargs = {})", "line 3, column 44: expected a string that ends on its line");
   error(x + "    %y = call_method[target=f](args = (%x, 'a\\q'), kwargs = {})", "line 3, column 46: expected an escape");
   error(x + "    %y = call_method[target=f](args = (%x, slice(1, 2)), kwargs = {})", "line 3, column 54: expected \",\"");
-  error(x + "    %y = call_method[target=f](args = (device(type='nothing'),), kwargs = {})", "line 3, column 47: there is no device \"nothing\"");
-  error(x + "    %y = call_method[target=f](args = (tensor(shape=[2]),), kwargs = {})", "line 3, column 40: a tensor can't be read from text");
+  error(x + "    %y = call_method[target=f](args = (device(type='nothing'),), kwargs = {})",
+        "line 3, column 47: there is no device \"nothing\"");
+  error(x + "    %y = call_method[target=f](args = (tensor(shape=[2]),), kwargs = {})",
+        "line 3, column 40: a tensor can't be read from text");
   error(x + "    %x = placeholder[target=x]", "line 3, column 5: the name %x is taken");
   error(x + "    %while = placeholder[target=x]", "line 3, column 5: a node can't be named %while: the name is reserved");
   error(x + "    return y", "line 3, column 12: expected a value or the name of an earlier node, got \"y\"");

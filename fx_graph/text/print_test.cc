@@ -63,21 +63,22 @@ TEST_F(PrintTest, TabularAsTorchFx) {
 }
 
 TEST_F(PrintTest, ReadableHasShapesStridesAndLastUses) {
-  EXPECT_EQ(FormatReadable(module_, {.device = true}),
-            "class GraphModule:\n"
-            "    def forward(self, x: \"f32[2, 3][1, 2]cpu\", n = 3):\n"
-            "        layers_0_weight = getattr(self.layers, \"0\").weight\n"
-            "        # layers.0\n"
-            "        add: \"f32[2, 3][3, 1]cuda:1\" = torch.ops.aten.add.Tensor(x, layers_0_weight, alpha = n);  x = layers_0_weight = n = None\n"
-            "        #\n"
-            "        split: \"(f32[][]cpu, 2)\" = add.split('s')\n"
-            "        dead = torch.ops.aten.to.dtype(add, torch.float16);  add = dead = None\n"
-            "        submod_0 = self.submod_0(split);  split = None\n"
-            "        return (submod_0,)\n"
-            "\n"
-            "    class submod_0:\n"
-            "        def forward(self, y):\n"
-            "            return y\n");
+  EXPECT_EQ(
+      FormatReadable(module_, {.device = true}),
+      "class GraphModule:\n"
+      "    def forward(self, x: \"f32[2, 3][1, 2]cpu\", n = 3):\n"
+      "        layers_0_weight = getattr(self.layers, \"0\").weight\n"
+      "        # layers.0\n"
+      "        add: \"f32[2, 3][3, 1]cuda:1\" = torch.ops.aten.add.Tensor(x, layers_0_weight, alpha = n);  x = layers_0_weight = n = None\n"
+      "        #\n"
+      "        split: \"(f32[][]cpu, 2)\" = add.split('s')\n"
+      "        dead = torch.ops.aten.to.dtype(add, torch.float16);  add = dead = None\n"
+      "        submod_0 = self.submod_0(split);  split = None\n"
+      "        return (submod_0,)\n"
+      "\n"
+      "    class submod_0:\n"
+      "        def forward(self, y):\n"
+      "            return y\n");
 }
 
 TEST_F(PrintTest, ReadableWithoutStridesAndNestedGraphs) {

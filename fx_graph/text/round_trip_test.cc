@@ -35,7 +35,8 @@ class RandomGraph {
       Node* node = nullptr;
       switch (Below(8)) {
         case 0:
-          node = Below(2) == 0 ? g.Placeholder(absl::StrCat("arg_", i)) : g.CreateNode(Op::kPlaceholder, PathTarget{absl::StrCat("p", i)}, {Value(2)});
+          node = Below(2) == 0 ? g.Placeholder(absl::StrCat("arg_", i))
+                               : g.CreateNode(Op::kPlaceholder, PathTarget{absl::StrCat("p", i)}, {Value(2)});
           break;
         case 1:
           node = g.GetAttr(absl::StrCat("layers.", Below(3), ".w"));
@@ -47,14 +48,16 @@ class RandomGraph {
           node = g.CallMethod("view", Args(), Keywords());
           break;
         case 4:
-          node = g.CreateNode(Op::kCallFunction, OpaqueTarget{Below(2) == 0 ? "operator.getitem" : "torch._C._nn.linear"}, Args(), Keywords());
+          node =
+              g.CreateNode(Op::kCallFunction, OpaqueTarget{Below(2) == 0 ? "operator.getitem" : "torch._C._nn.linear"}, Args(), Keywords());
           break;
         case 5:
           node = g.CreateNode(Op::kCallFunction, HigherOrderTarget{"cond"}, Args(), Keywords());
           break;
         case 6: {
           static constexpr int kDtypes[] = {0, 6, 15};
-          node = g.CallFunction(FindOperator("aten::to", "dtype"), {Value(0), IValue(kDtypes[Below(3)])}, {{"memory_format", IValue(static_cast<int64_t>(Below(3)))}});
+          node = g.CallFunction(FindOperator("aten::to", "dtype"), {Value(0), IValue(kDtypes[Below(3)])},
+                                {{"memory_format", IValue(static_cast<int64_t>(Below(3)))}});
           break;
         }
         default:
@@ -109,7 +112,8 @@ class RandomGraph {
         return IValue(c10::Device(kDevices[Below(4)]));
       }
       case 7:
-        return Below(2) == 0 ? DtypeConstant(static_cast<c10::ScalarType>(Below(12))) : MemoryFormatConstant(static_cast<c10::MemoryFormat>(Below(4)));
+        return Below(2) == 0 ? DtypeConstant(static_cast<c10::ScalarType>(Below(12)))
+                             : MemoryFormatConstant(static_cast<c10::MemoryFormat>(Below(4)));
       case 8:
         return Below(2) == 0 ? EllipsisConstant() : OpaqueConstant(Text(), Text());
       case 9:
@@ -133,7 +137,8 @@ class RandomGraph {
   }
 
   std::string Text() {
-    static const char* const kTexts[] = {"mean", "", "None", "cpu", "1", "a, b", "it's", "\"", "a: b", "%arg_0", "# x", "\n", "\\", "\xc3\xa9", "\xff", "\x01", "}", ") ", "inf"};
+    static const char* const kTexts[] = {"mean", "",   "None", "cpu",      "1",    "a, b", "it's", "\"", "a: b", "%arg_0",
+                                         "# x",  "\n", "\\",   "\xc3\xa9", "\xff", "\x01", "}",    ") ", "inf"};
     std::string text = kTexts[Below(std::size(kTexts))];
     if (Below(3) == 0) text += kTexts[Below(std::size(kTexts))];
     return text;
