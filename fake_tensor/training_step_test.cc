@@ -16,6 +16,7 @@
 #include "c10/core/GradMode.h"
 #include "fake_tensor/fake_tensor_mode.h"
 #include "gtest/gtest.h"
+#include "testing/autocast.h"
 #include "interpreter/mode_stack.h"
 #include "testing/call_outcome.h"
 #include "testing/models/models.h"
@@ -29,6 +30,7 @@ namespace ddpopt {
 namespace {
 
 using testing::AllModels;
+using testing::Autocast;
 using testing::Model;
 using testing::TensorFacts;
 
@@ -103,24 +105,6 @@ struct Setting {
   const char* name;
   Optimizer (*optimizer)(std::vector<at::Tensor> parameters);
   bool autocast = false;
-};
-
-class Autocast {
- public:
-  explicit Autocast(bool on) : on_(on) {
-    if (!on_) return;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (!on_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-  }
-
- private:
-  bool on_;
 };
 
 // Construction, two training steps and what they leave, in text.

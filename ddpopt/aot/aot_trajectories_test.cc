@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "ATen/Context.h"
-#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "ddpopt/aot/aot_function.h"
 #include "ddpopt/capture/tracer/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/autocast.h"
 #include "testing/matchers.h"
 #include "testing/models/models.h"
 
@@ -21,25 +21,10 @@ namespace {
 using c10::IValue;
 using testing::AllClose;
 using testing::AllModels;
+using testing::Autocast;
 using testing::IsOk;
 using testing::Model;
 using testing::TensorEq;
-
-struct Autocast {
-  explicit Autocast(bool on) : before(at::autocast::is_autocast_enabled(at::kCPU)), dtype(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::increment_nesting();
-    if (!on) return;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, before);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  }
-  bool before;
-  at::ScalarType dtype;
-};
 
 struct Pair {
   std::shared_ptr<torch::nn::Module> eager, net;

@@ -16,6 +16,7 @@
 #include "ddpopt/optimizer/ddp_optimizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/autocast.h"
 #include "interpreter/interpreter.h"
 #include "testing/matchers.h"
 #include "testing/tensors.h"
@@ -28,6 +29,7 @@ namespace {
 
 using c10::IValue;
 using testing::AllClose;
+using testing::Autocast;
 using testing::IsOk;
 using testing::Ramp;
 using testing::TensorEq;
@@ -35,25 +37,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::tensor_list;
 using Tensors = std::vector<at::Tensor>;
-
-class Autocast {
- public:
-  explicit Autocast(bool on = true)
-      : before_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::increment_nesting();
-    at::autocast::set_autocast_enabled(at::kCPU, on);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, before_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-  }
-
- private:
-  const bool before_;
-  const at::ScalarType dtype_;
-};
 
 struct Net : torch::nn::Module {
   using Forward = std::function<Tensors(const Net&, const at::Tensor&)>;

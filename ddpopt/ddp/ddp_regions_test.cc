@@ -14,6 +14,7 @@
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/autocast.h"
 #include "testing/distributed_test.h"
 #include "testing/matchers.h"
 #include "torch/nn/module.h"
@@ -22,24 +23,9 @@ namespace ddpopt {
 namespace {
 
 using testing::AllClose;
+using testing::Autocast;
 using testing::IsOk;
 using testing::TensorEq;
-
-class Autocast {
- public:
-  Autocast() : before_(at::autocast::is_autocast_enabled(at::kCPU)) {
-    at::autocast::increment_nesting();
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, before_);
-  }
-
- private:
-  bool before_;
-};
 
 struct NetImpl : torch::nn::Module {
   using Forward = std::function<std::vector<at::Tensor>(NetImpl&, const at::Tensor&)>;

@@ -12,6 +12,7 @@
 #include "ATen/autocast_mode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "testing/autocast.h"
 #include "interpreter/interpreter.h"
 #include "testing/matchers.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -22,6 +23,7 @@
 namespace ddpopt {
 namespace {
 
+using testing::Autocast;
 using testing::IsOk;
 using testing::TensorEq;
 using ::testing::Contains;
@@ -282,26 +284,6 @@ TEST(TraceForwardTest, InferenceModeRegions) {
       },
       torch::ones({3}));
 }
-
-// What users write in C++, where PyTorch has no guard class.
-class Autocast {
- public:
-  explicit Autocast(bool enabled, at::ScalarType dtype = at::kBFloat16)
-      : enabled_(at::autocast::is_autocast_enabled(at::kCPU)), dtype_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_enabled(at::kCPU, enabled);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype);
-    at::autocast::increment_nesting();
-  }
-  ~Autocast() {
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, enabled_);
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-  }
-
- private:
-  bool enabled_;
-  at::ScalarType dtype_;
-};
 
 TEST(TraceForwardTest, AutocastRegions) {
   const at::Tensor x = torch::randn({3, 3}).requires_grad_();
