@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/GradMode.h"
@@ -16,12 +17,18 @@ namespace {
 
 using c10::IValue;
 
-void AddTensorAttrs(const fx::GraphModule& module, const std::string& prefix, std::vector<NamedTensor>& tensors) {
+void WalkTensorAttrs(const fx::GraphModule& module, const std::string& prefix,
+                     absl::FunctionRef<void(const std::string& name, const at::Tensor& tensor)> fn) {
   for (const auto& [path, attr] : module.attrs()) {
-    if (attr.value.isTensor() && attr.value.toTensor().defined()) tensors.push_back({absl::StrCat(prefix, path), attr.value.toTensor()});
+    if (!attr.value.isTensor() || !attr.value.toTensor().defined()) continue;
+    if (prefix.empty()) {
+      fn(path, attr.value.toTensor());
+    } else {
+      fn(absl::StrCat(prefix, path), attr.value.toTensor());
+    }
   }
   for (const auto& [path, submodule] : module.submodules()) {
-    if (submodule.graph_module != nullptr) AddTensorAttrs(*submodule.graph_module, absl::StrCat(prefix, path, "."), tensors);
+    if (submodule.graph_module != nullptr) WalkTensorAttrs(*submodule.graph_module, absl::StrCat(prefix, path, "."), fn);
   }
 }
 
@@ -47,8 +54,13 @@ bool SameLayout(const at::Tensor& tensor, const std::vector<int64_t>& strides) {
 
 std::vector<NamedTensor> TensorAttrs(const fx::GraphModule& module) {
   std::vector<NamedTensor> tensors;
-  AddTensorAttrs(module, "", tensors);
+  ForEachTensorAttr(module, [&](const std::string& name, const at::Tensor& tensor) { tensors.push_back({name, tensor}); });
   return tensors;
+}
+
+void ForEachTensorAttr(const fx::GraphModule& module,
+                       absl::FunctionRef<void(const std::string& name, const at::Tensor& tensor)> fn) {
+  WalkTensorAttrs(module, "", fn);
 }
 
 const void* MemoryOf(const at::Tensor& tensor) {

@@ -17,6 +17,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/ivalue.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "c10/core/Device.h"
 #include "c10/core/ScalarType.h"
@@ -34,6 +35,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 std::vector<NamedTensor> TensorAttrs(const fx::GraphModule& module);
+// Calls `fn` for them, in the same order, without keeping a name of each.
+void ForEachTensorAttr(const fx::GraphModule& module,
+                       absl::FunctionRef<void(const std::string& name, const at::Tensor& tensor)> fn);
 
 // The memory of a tensor, to be compared; null if there is nothing to share.
 const void* MemoryOf(const at::Tensor& tensor);

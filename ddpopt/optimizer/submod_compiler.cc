@@ -84,17 +84,6 @@ struct TensorState {
   }
 };
 
-// Calls fn(tensor) for what TensorAttrs lists.
-template <typename Fn>
-void ForEachTensorAttr(const fx::GraphModule& module, const Fn& fn) {
-  for (const auto& [path, attr] : module.attrs()) {
-    if (attr.value.isTensor() && attr.value.toTensor().defined()) fn(attr.value.toTensor());
-  }
-  for (const auto& [path, submodule] : module.submodules()) {
-    if (submodule.graph_module != nullptr) ForEachTensorAttr(*submodule.graph_module, fn);
-  }
-}
-
 // The number of edits of the graph and of those nested in it.
 std::uint64_t Edits(const fx::GraphModule& module) {
   std::uint64_t edits = module.graph().version() + module.attrs().size() + module.submodules().size();
@@ -227,7 +216,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend
                                                                                  const Values& fake_inputs, const std::string& name) {
   std::vector<TensorState> attrs, inputs;
   attrs.reserve(piece->attrs().size());
-  ForEachTensorAttr(*piece, [&](const at::Tensor& tensor) { attrs.emplace_back(tensor); });
+  ForEachTensorAttr(*piece, [&](const std::string&, const at::Tensor& tensor) { attrs.emplace_back(tensor); });
   std::vector<std::size_t> input_numbers;
   for (std::size_t i = 0; i < fake_inputs.size(); ++i) {
     if (!fake_inputs[i].isTensor() || !fake_inputs[i].toTensor().defined()) continue;
@@ -260,7 +249,7 @@ absl::StatusOr<std::shared_ptr<const CompiledPiece>> SubmodCompiler::CallBackend
   // A parameter that was replaced leaves the old one as it was.
   std::optional<std::size_t> replaced;
   std::size_t next = 0;
-  ForEachTensorAttr(*piece, [&](const at::Tensor& tensor) {
+  ForEachTensorAttr(*piece, [&](const std::string&, const at::Tensor& tensor) {
     const std::size_t i = next++;
     const auto same = [&](const TensorState& state) { return state.tensor.is_same(tensor); };
     if (replaced.has_value() || (i < attrs.size() && same(attrs[i]))) return;  // in the order of before, as long as nothing was replaced
