@@ -248,7 +248,8 @@ class Rewriter {
       const auto scope = graph_.InsertingBefore(last);
       call = graph_.CallFunction(op, args, {}, name);
     }
-    before_[call] = before_.at(last);
+    const Before before = before_.at(last);  // a copy: the table grows for the new node
+    before_[call] = before;
     call->meta() = fx::CopyMeta(last->meta());
     last->ReplaceAllUsesWith(call);
     DDPOPT_RETURN_IF_ERROR(graph_.EraseNodes(nodes));
