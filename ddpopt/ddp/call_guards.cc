@@ -202,8 +202,10 @@ CallGuards::Modes CallGuards::CurrentModes() const {
   add(at::kCPU);
   if (device_.type() != at::kCPU) add(device_.type());
   const at::Context& context = at::globalContext();
-  for (std::size_t i = 0; i < std::size(kSwitches); ++i) {
-    if ((context.*kSwitches[i].get)()) modes.switches |= 1u << i;
+  unsigned bit = 1;
+  for (const Switch& each : kSwitches) {
+    if ((context.*each.get)()) modes.switches |= bit;
+    bit <<= 1;
   }
   return modes;
 }
