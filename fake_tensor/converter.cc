@@ -22,8 +22,7 @@ namespace {
 bool Agree(const at::Tensor& fake, const at::Tensor& real) {
   return fake.sizes() == real.sizes() && fake.strides() == real.strides() && fake.storage_offset() == real.storage_offset() &&
          fake.dtype() == real.dtype() && fake.device() == real.device() && fake.requires_grad() == real.requires_grad() &&
-         fake.is_leaf() == real.is_leaf() && fake.is_conj() == real.is_conj() && fake.is_neg() == real.is_neg() &&
-         fake.storage().nbytes() == real.storage().nbytes();
+         fake.is_leaf() == real.is_leaf() && fake.is_conj() == real.is_conj() && fake.is_neg() == real.is_neg();
 }
 
 // The tensor that `real` is a view of, if a fake of it can be made as a view too.
@@ -58,6 +57,12 @@ c10::Storage Converter::StorageOf(const at::Tensor& real) {
   c10::Storage fake = FakeStorageImpl::OfSize(real.storage().nbytes(), real.device());
   storages_.emplace(key, StorageEntry{real.storage().getWeakStorageImpl(), fake.getWeakStorageImpl()});
   return fake;
+}
+
+bool Converter::StoragesAgree(const at::Tensor& fake, const at::Tensor& real) const {
+  const auto found = storages_.find(real.storage().unsafeGetStorageImpl());
+  return found != storages_.end() && found->second.fake._unsafe_get_target() == fake.storage().unsafeGetStorageImpl() &&
+         fake.storage().nbytes() == real.storage().nbytes();
 }
 
 at::Tensor Converter::Fresh(FakeTensorMode& mode, const at::Tensor& real) {
@@ -121,10 +126,10 @@ at::Tensor Converter::FromReal(FakeTensorMode& mode, const at::Tensor& real) {
   const c10::TensorImpl* key = real.unsafeGetTensorImpl();
   if (const auto found = tensors_.find(key); found != tensors_.end()) {
     auto known = found->second.fake.lock();
-    // Real tensors may change under their fakes (resize_, set_data, requires_grad_), and fakes too; then a new fake is made.
+    // Real tensors may change under their fakes (resize_, set_, set_data, requires_grad_), and fakes too; then a new fake is made.
     if (known.defined()) {
       at::Tensor fake(std::move(known));
-      if (Agree(fake, real)) return fake;
+      if (Agree(fake, real) && StoragesAgree(fake, real)) return fake;
     }
     tensors_.erase(key);
   }

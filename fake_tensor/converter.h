@@ -37,6 +37,8 @@ class Converter {
 
   void Sweep();
   c10::Storage StorageOf(const at::Tensor& real);
+  // Whether the fake lies in the storage that stands for the real one's.
+  bool StoragesAgree(const at::Tensor& fake, const at::Tensor& real) const;
   at::Tensor Make(FakeTensorMode& mode, const at::Tensor& real);
 
   absl::flat_hash_map<const c10::TensorImpl*, TensorEntry> tensors_;

@@ -133,8 +133,7 @@ class DeferredInit::Tape final : public CallRecorder {
       TORCH_CHECK(found != real_.end(), "DeferredInit: a tensor (", Describe(tensor), ") has memory that wasn't made under Record()");
       FakeTensorImpl* impl = FakeTensorImpl::Of(tensor);
       Real& real = found->second;
-      real.tensors.push_back(
-          {c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), tensor.is_inference() ? 0 : tensor._version()});
+      if (!tensor.is_inference()) real.versions.emplace_back(impl->version_counter(), tensor._version());
       impl->BecomeReal(real.storage);
     }
   }
@@ -148,10 +147,11 @@ class DeferredInit::Tape final : public CallRecorder {
     absl::flat_hash_set<StorageKey> reads, writes;
     bool done;
   };
-  // What became of a fake storage, and the tensors over it that became real, with their versions then.
+  // What became of a fake storage, and the counters of the tensors over it that became real, with their versions then. Views of a tensor
+  // that is gone write to its counter still.
   struct Real {
     c10::Storage storage;
-    std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, int64_t>> tensors;
+    std::vector<std::pair<c10::VariableVersion, int64_t>> versions;
   };
 
   static std::vector<Tensor> WrittenTensors(const OpInfo& info, const torch::jit::Stack& stack, std::size_t first) {
@@ -243,11 +243,9 @@ class DeferredInit::Tape final : public CallRecorder {
     if (fake == nullptr) return tensor;
     const auto found = real_.find(KeyOf(tensor));
     TORCH_CHECK(found != real_.end(), "DeferredInit: ", name, " reads a tensor (", Describe(tensor), ") that wasn't made under Record()");
-    for (const auto& [weak, version] : found->second.tensors) {
-      const auto impl = weak.lock();
-      if (!impl.defined()) continue;
-      TORCH_CHECK(impl->is_inference() || impl->version_counter().current_version() == version, "DeferredInit: ", name, " reads a tensor (",
-                  Describe(tensor), ") that was written to after it had been made real");
+    for (const auto& [counter, version] : found->second.versions) {
+      TORCH_CHECK(counter.current_version() == version, "DeferredInit: ", name, " reads a tensor (", Describe(tensor),
+                  ") that was written to after it had been made real");
     }
     return fake->Alias(found->second.storage, c10::computeDispatchKey(std::nullopt, c10::kStrided, fake->device()));
   }

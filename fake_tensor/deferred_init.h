@@ -51,7 +51,8 @@ class DeferredInit {
   // Makes the tensors real, in place, with their gradients and the bases of views; those that are real already stay as they are. Runs the
   // operators that they need, and earlier ones that draw random numbers, in the order in which they were recorded. Throws NotOurFake for
   // another mode's fake, and c10::Error that names the operator or tensor: for a tensor with history, for memory that wasn't made under
-  // Record(), for an operator that fails or gives another result now, for one that reads what was written to after it had become real.
+  // Record(), for an operator that fails or gives another result now, for one that reads what was written to after it had become real
+  // (as far as versions tell: writes through .data() or pointers count none).
   void Materialize(const std::vector<at::Tensor>& tensors);
 
   // All parameters and buffers of a torch::nn::Module.

@@ -279,8 +279,7 @@ TEST(DeferredInitTest, ConstantsAndGeneratorsAreRecorded) {
   const auto own = at::make_generator<at::CPUGeneratorImpl>(3);
   const Tensor outside = at::arange(3);
   const auto [x, y] = deferred.Record([&] {
-    const torch::detail::TensorDataContainer data{1.5, 2.5};
-    const Tensor x = data.convert_to_tensor({}) * 2;
+    const Tensor x = torch::detail::TensorDataContainer{1.5, 2.5}.convert_to_tensor({}) * 2;
     return std::tuple(x, at::rand({2}, own) + at::lift_fresh_copy(outside).slice(0, 1));
   });
   outside.zero_();
@@ -329,6 +328,17 @@ TEST(DeferredInitTest, RefusalsAreNamed) {
   deferred.Materialize({a});
   a.zero_();
   EXPECT_THAT(ErrorOf([&] { deferred.Materialize({b}); }), AllOf(HasSubstr("aten::add"), HasSubstr("written to after")));
+
+  // Through a view, when the tensor itself is gone.
+  auto [gone, after] = deferred.Record([] {
+    const Tensor x = at::ones({2});
+    return std::pair(x, x + 1);
+  });
+  deferred.Materialize({gone});
+  const Tensor view = gone.view({2, 1});
+  gone.reset();
+  view.zero_();
+  EXPECT_THAT(ErrorOf([&, later = after] { deferred.Materialize({later}); }), AllOf(HasSubstr("aten::add"), HasSubstr("written to after")));
 
   const Tensor moved = deferred.Record([] {
     const Tensor x = at::ones({2});

@@ -100,6 +100,37 @@ TEST_F(FakeSemanticsTest, ChangesOfAFakeDoNotReachTheMemo) {
   EXPECT_EQ(mode_->FromReal(other).sizes(), other.sizes());
 }
 
+// The same sizes say nothing of whose memory it is.
+TEST_F(FakeSemanticsTest, AnotherStorageOfTheSameSizeIsNoHit) {
+  const Tensor a = at::ones({3}), b = at::ones({3});
+  const Tensor fake_a = mode_->FromReal(a), fake_b = mode_->FromReal(b);
+  fake_a.set_data(fake_b);
+  EXPECT_NE(StorageOf(mode_->FromReal(a)), StorageOf(fake_b)) << "of a fake that took another's data";
+  const Tensor again = mode_->FromReal(a);
+  again.set_(fake_b);
+  EXPECT_NE(StorageOf(mode_->FromReal(a)), StorageOf(fake_b)) << "of a fake that was set to another's storage";
+  const Tensor kept = mode_->FromReal(a);
+  a.set_data(b);
+  EXPECT_EQ(StorageOf(mode_->FromReal(a)), StorageOf(mode_->FromReal(b))) << "of real tensors that share memory since";
+  EXPECT_NE(StorageOf(kept), StorageOf(fake_b));
+}
+
+TEST_F(FakeSemanticsTest, AModeEndsWithItsLastFake) {
+  std::weak_ptr<FakeTensorMode> mode;
+  const Tensor real = at::ones({2});
+  Tensor last;
+  {
+    const auto strong = FakeTensorMode::Create();
+    mode = strong;
+    strong->FromReal(real);
+    strong->FromReal(at::ones({3})) + 1;
+    last = strong->FromReal(real);
+  }
+  EXPECT_FALSE(mode.expired()) << "a fake keeps its mode";
+  last.reset();
+  EXPECT_TRUE(mode.expired()) << "fakes that are gone keep it too, and with it the cache and what stands for real tensors";
+}
+
 TEST_F(FakeSemanticsTest, LayoutsDtypesAndBitsAreKept) {
   const std::vector<Tensor> reals = {
       at::ones({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast),
@@ -256,6 +287,9 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   EXPECT_THAT(ErrorOf([&] { at::cat({x, y}); }), both);
   EXPECT_THAT(ErrorOf([&] { b->FromReal(x); }), both);
   EXPECT_THROW(at::add(x, y), NotOurFake);
+  EXPECT_THAT(ErrorOf([&] { x.set_data(y); }), both);
+  EXPECT_THAT(ErrorOf([&] { a->FromReal(at::ones({3})).set_(y); }), both);
+  EXPECT_THAT(ErrorOf([&] { Tensor out = y; at::add_out(out, x, x); }), both);
   // Known values, views of them and compositions don't cross modes either.
   const auto known_in = [](const std::shared_ptr<FakeTensorMode>& mode) {
     const ModeGuard guard(mode);

@@ -6,6 +6,8 @@
 #include "c10/core/Allocator.h"
 #include "c10/core/TensorOptions.h"
 #include "c10/util/Exception.h"
+#include "fake_tensor/fake_errors.h"
+#include "fake_tensor/fake_tensor_mode.h"
 
 namespace ddpopt {
 namespace {
@@ -121,6 +123,11 @@ void FakeTensorImpl::BecomeReal(const c10::Storage& real) {
   mode_.reset();
 }
 
+void FakeTensorImpl::release_resources() {
+  c10::TensorImpl::release_resources();
+  mode_.reset();
+}
+
 void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) {
   if (!key_set().has(kPostAutogradKey) && !impl->key_set().has(kPostAutogradKey)) {
     copy_tensor_metadata(impl.get(), this, version_counter(), allow_tensor_metadata_change());
@@ -128,6 +135,10 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>
   }
   const auto* fake = impl->key_set().has(kPostAutogradKey) ? dynamic_cast<const FakeTensorImpl*>(impl.get()) : nullptr;
   TORCH_CHECK(fake != nullptr, "set_data: a fake tensor can't take a real tensor's data; convert it with FakeTensorMode::FromReal first");
+  if (mode_ != nullptr && fake->mode_ != mode_) {
+    fake_errors_internal::Throw<NotOurFake>("set_data: a fake tensor of ", mode_->Description(), " can't take the data of one of another mode, ",
+                                            fake->mode_->Description());
+  }
   copy_tensor_metadata(fake, this, version_counter(), allow_tensor_metadata_change());
   mode_ = fake->mode_;
 }

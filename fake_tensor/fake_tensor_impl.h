@@ -91,6 +91,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version_counter,
                                                               bool allow_tensor_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+  // The mode's memo points here weakly, which keeps the object from being destroyed: the mode must be let go before.
+  void release_resources() override;
 
  private:
   const char* tensorimpl_type_name() const override { return "ddpopt::FakeTensorImpl"; }

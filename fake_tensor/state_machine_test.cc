@@ -64,7 +64,7 @@ class Shadows {
     if (found != tensors_.end()) {
       if (auto known = found->second.lock(); known.defined()) {
         Tensor shadow(std::move(known));
-        if (Agree(shadow, outside)) return shadow;
+        if (Agree(shadow, outside) && StoragesAgree(shadow, outside)) return shadow;
       }
     }
     Tensor shadow;
@@ -93,7 +93,13 @@ class Shadows {
   // A fake is given out again while it has the real tensor's metadata.
   static bool Agree(const Tensor& a, const Tensor& b) {
     return a.sizes() == b.sizes() && a.strides() == b.strides() && a.storage_offset() == b.storage_offset() && a.dtype() == b.dtype() &&
-           a.requires_grad() == b.requires_grad() && a.is_leaf() == b.is_leaf() && a.storage().nbytes() == b.storage().nbytes();
+           a.requires_grad() == b.requires_grad() && a.is_leaf() == b.is_leaf();
+  }
+  // ... and lies in the storage that stands for the real one's.
+  bool StoragesAgree(const Tensor& shadow, const Tensor& outside) const {
+    const auto found = storages_.find(StorageOf(outside));
+    return found != storages_.end() && found->second._unsafe_get_target() == shadow.storage().unsafeGetStorageImpl() &&
+           shadow.storage().nbytes() == outside.storage().nbytes();
   }
 
   c10::Storage StorageFor(const Tensor& outside) {
@@ -535,6 +541,10 @@ std::vector<Kind> MakeKinds() {
   kinds.push_back({"outside_transpose_", 1, 1, Effect::kNone, [](Context& c) {
                      c.Say(c.A(), ".transpose_(", c.Dim(0), ", ", c.Dim(1), ")");
                      c.a().transpose_(c.Dim(0), c.Dim(1));
+                   }, true});
+  kinds.push_back({"outside_set_data", 1, 2, Effect::kNone, [](Context& c) {
+                     c.Say(c.A(), ".set_data(", c.B(), ")");
+                     c.a().set_data(c.b());
                    }, true});
   kinds.push_back({"outside_requires_grad_", 1, 1, Effect::kNone, [](Context& c) {
                      c.Say(c.A(), ".requires_grad_()");
