@@ -41,7 +41,6 @@ grad; ints complex bool; _embedding_bag_per_sample_weights_backward _segment_red
 grad_out; ints complex bool; _scaled_dot_product_flash_attention_for_cpu_backward batch_norm_backward native_batch_norm_backward
 grad_output; 1ints bool; reflection_pad1d_backward reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward
 grad_output; 1ints bool; replication_pad3d_backward
-grad_output; 1ints complex bool; adaptive_avg_pool3d_backward.grad_input
 grad_output; 1ints complex bool; _log_softmax_backward_data _softmax_backward_data grid_sampler_2d_backward
 grad_output; ?halves ints complex bool; _cdist_backward multi_margin_loss_backward multilabel_margin_loss_backward
 grad_output; complex; glu_backward
@@ -51,6 +50,7 @@ grad_output; halves ints complex bool; _pdist_backward _upsample_bicubic2d_aa_ba
 grad_output; halves ints complex bool; _upsample_lanczos2d_aa_backward
 grad_output; ints bool; reflection_pad2d_backward
 grad_output; ints complex bool; _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward _masked_softmax_backward
+grad_output; ints complex bool; adaptive_avg_pool3d_backward.grad_input
 grad_output; ints complex bool; _prelu_kernel_backward _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
 grad_output; ints complex bool; _upsample_nearest_exact3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
 grad_output; ints complex bool; binary_cross_entropy_backward fractional_max_pool2d_backward fractional_max_pool3d_backward
@@ -84,7 +84,7 @@ self; 1halves; linalg_cholesky_ex linalg_ldl_factor_ex
 self; 1halves ints complex bool; multi_margin_loss multilabel_margin_loss_forward
 self; 1ints bool; normal_ normal_functional
 self; 1ints complex bool; _log_softmax _softmax bernoulli log_normal
-self; 1ints complex bool; adaptive_avg_pool2d.out adaptive_avg_pool3d.out
+self; ints complex bool; adaptive_avg_pool3d.out
 self; bool; abs ceil dot floor linalg_cross reflection_pad1d reflection_pad2d reflection_pad3d
 self; bool; replication_pad1d replication_pad2d replication_pad3d trace trunc vdot
 self; complex; _unique _unique2 digamma erf erfc erfinv i0 lgamma logit max min mvlgamma polygamma special_entr special_i0e special_i1

@@ -228,7 +228,12 @@ void MetaCall::RunOnZeros(torch::jit::Stack* stack) {
 
 void MetaCall::Finish(torch::jit::Stack* stack) {
   for (const Input& input : inputs_) {
-    if (!input.written || input.impl == nullptr) continue;
+    if (input.impl == nullptr) continue;
+    if (!input.written) {
+      // Another tensor that took over its memory may have resized it.
+      if (!zeros_) changed_metadata_ |= input.impl->fake_storage_impl()->TakeSizeOfMeta();
+      continue;
+    }
     if (info_.writes_metadata_only) CheckInBounds(input.inner);
     if (info_.refuses_overlapping_out && input.is_out) at::assert_no_internal_overlap(input.inner);
     changed_metadata_ |= input.impl->CopyBack(input.inner, FakeStorageOver(input.inner.storage()));

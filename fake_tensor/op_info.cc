@@ -88,7 +88,8 @@ bool IsElementwise(const c10::OperatorHandle& op, absl::string_view name) {
       "hardswish_backward",  "hardtanh_backward",    "huber_loss",          "huber_loss_backward",
       "leaky_relu_backward", "log_sigmoid_backward", "logit_backward",      "mse_loss",
       "mse_loss_backward",   "silu_backward",        "smooth_l1_loss",      "smooth_l1_loss_backward",
-      "softplus_backward",   "softshrink_backward",  "threshold_backward",
+      "softplus_backward",   "softshrink_backward",  "threshold_backward",  "rsub",
+      "_add_relu",           "dist",
   };
   absl::ConsumeSuffix(&name, "_");
   return name != "where" && name != "native_dropout_backward" && name != "_foreach_copy" &&
@@ -231,7 +232,9 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
     if (functional.has_value() && IsElementwise(*functional, name)) info.functional = functional;
   }
   info.elementwise = info.functional.has_value() || IsElementwise(op, name);
-  info.casts_operands = info.way == Way::kRule && (info.functional.has_value() || (!info.writes_any && IsElementwise(op, name)));
+  // (The rule of gelu_backward asks for its operands' strides first.)
+  info.casts_operands = info.way == Way::kRule && name != "gelu_backward" &&
+                        (info.functional.has_value() || (!info.writes_any && IsElementwise(op, name)));
   info.refuses_overlapping_out = info.way == Way::kRule && info.own == nullptr && !WritesAnywhere(name);
   if (info.way != Way::kRule && info.way != Way::kNoRule) {
     info.cacheable = false;

@@ -131,9 +131,8 @@ std::vector<c10::OperatorHandle> Operators(const std::vector<std::string>& subst
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::optional<c10::OperatorHandle> op = c10::Dispatcher::singleton().findSchema(name);
     if (!op.has_value() || !op->hasComputedKernelForDispatchKey(c10::DispatchKey::CPU) ||
-        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
-        !WhyExcluded(name.name, name.overload_name).empty() || HasUnknownArguments(op->schema()) ||
-        (!with_unfinished && IsUnfinished(name.name, name.overload_name))) {
+        op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || !WhyExcluded(name.name, name.overload_name).empty() ||
+        HasUnknownArguments(op->schema()) || (!with_unfinished && IsUnfinished(name.name, name.overload_name))) {
       continue;
     }
     bool wanted = substrings.empty();
@@ -214,6 +213,9 @@ Comparison CrossRef::Compare(uint64_t index) {
     // How many elements a mask selects is data.
     if (mask && absl::StrContains(real.error, "indexing tensors could not be broadcast together")) return;
     if (mask && absl::StrContains(real.error, "cannot be broadcast to indexing result")) return;
+    // Whether one number of a range fits the dtype, which is all that the kernel looks at then, is data where a tensor gives it.
+    if (absl::StartsWith(comparison.op, "aten::logspace.Tensor") && absl::StrContains(real.error, "value cannot be converted to type"))
+      return;
     // An index that was damaged into another dtype, and points elsewhere.
     if (absl::StrContains(comparison.op, "index") && absl::StrContains(real.error, "is out of bounds for dimension")) return;
     comparison.difference = testing::Difference(real, outcome);

@@ -11,7 +11,9 @@
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/leaky_relu.h"
 #include "ATen/ops/resize_as.h"
+#include "ATen/ops/result_type.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/converted.h"
 #include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -136,7 +138,10 @@ Tensor& RreluWithNoiseInPlace(Tensor& self, Tensor& noise, const Scalar& lower, 
 // Without noise it is the gradient of a leaky relu.
 Tensor RreluBackward(const Tensor& grad, const Tensor& self, const Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
                      bool training, bool /*self_is_result*/) {
-  if (training && std::abs(upper.toDouble() - lower.toDouble()) > 1e-6) return noise.mul(grad);
+  if (training && std::abs(upper.toDouble() - lower.toDouble()) > 1e-6) {
+    const at::ScalarType common = at::result_type(noise, grad);
+    return Converted(noise, common).mul(Converted(grad, common));
+  }
   Tensor out;
   const at::TensorIterator iter = at::TensorIterator::borrowing_binary_op(out, self, grad);
   RequireDtype("rrelu_with_noise_backward", iter.common_dtype(), kFloatDtypes);

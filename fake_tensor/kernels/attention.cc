@@ -177,11 +177,15 @@ int64_t FusedSdpChoice(const Tensor& query, const Tensor& key, const Tensor& val
                        bool /*is_causal*/, std::optional<double> /*scale*/, bool enable_gqa) {
   constexpr int64_t kMath = 0, kFlash = 1;
   if (!ClaimedDevice().is_cpu() || !at::globalContext().userEnabledFlashSDP() || dropout_p > 0.0) return kMath;
-  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4 || !IsFlashDtype(query.scalar_type())) return kMath;
+  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return kMath;
   for (const Tensor* other : {&key, &value}) {
     const bool heads = enable_gqa ? other->size(1) != 0 && query.size(1) % other->size(1) == 0 : other->size(1) == query.size(1);
-    if (other->scalar_type() != query.scalar_type() || other->size(0) != query.size(0) || !heads) return kMath;
-    if (other->size(3) != query.size(3)) return kMath;
+    if (other->size(0) != query.size(0) || !heads) return kMath;
+  }
+  TORCH_CHECK(!Given(mask) || mask->requires_grad() || mask->dim() >= 2, "_fused_sdp_choice: a mask of shape ", mask->sizes());
+  if (!IsFlashDtype(query.scalar_type())) return kMath;
+  for (const Tensor* other : {&key, &value}) {
+    if (other->scalar_type() != query.scalar_type() || other->size(3) != query.size(3)) return kMath;
   }
   if (query.size(2) == 0 || key.size(2) == 0) return kMath;
   if (Given(mask)) {

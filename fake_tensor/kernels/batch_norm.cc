@@ -187,7 +187,9 @@ Normed NativeBatchNormBackward(const Tensor& grad_out, const Tensor& input, cons
   const at::TensorOptions stats = Given(like) ? input.options().dtype(like->scalar_type()) : input.options();
   Normed grads;
   if (output_mask[0]) {
-    std::get<0>(grads) = Fits(grad_out) ? EmptyInFormat(input, {}) : EmptySuggestedLike(input);
+    // The kernel for contiguous tensors takes two of one format.
+    const bool contiguous = Fits(grad_out) && grad_out.suggest_memory_format() == input.suggest_memory_format();
+    std::get<0>(grads) = contiguous ? EmptyInFormat(input, {}) : EmptySuggestedLike(input);
   }
   if (output_mask[1]) std::get<1>(grads) = Empty({input.size(1)}, stats);
   if (output_mask[2]) std::get<2>(grads) = Empty({input.size(1)}, stats);

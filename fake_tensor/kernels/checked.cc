@@ -22,6 +22,7 @@
 #include "ATen/ops/sort.h"
 #include "c10/core/ScalarType.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/converted.h"
 #include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -168,15 +169,17 @@ void CheckGeluBackward(const Tensor& grad, const Tensor& self, c10::string_view 
   if (type != at::kFloat && type != at::kBFloat16) return;
   TORCH_CHECK(grad.sizes() == self.sizes(), "gelu_backward: grad_output of shape ", grad.sizes(), " for an input of ", self.sizes());
   RequireDtype("gelu_backward", grad.scalar_type(),
-               type == at::kFloat ? Dtypes{at::kFloat, at::kBFloat16, at::kHalf, at::kByte, at::kChar} : Dtypes{at::kFloat, at::kBFloat16});
+               Dtypes{at::kFloat, at::kBFloat16, at::kByte, at::kChar} | (type == at::kFloat ? Dtypes{at::kHalf} : Dtypes{}));
 }
 Tensor GeluBackward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
-  Tensor grad_input = at::gelu_backward(grad, self, approximate);
+  const at::ScalarType common = at::result_type(grad, self);
+  Tensor grad_input = at::gelu_backward(Converted(grad, common), Converted(self, common), approximate);
   CheckGeluBackward(grad, self, approximate);
   return grad_input;
 }
 Tensor& GeluBackwardOut(const Tensor& grad, const Tensor& self, c10::string_view approximate, Tensor& grad_input) {
-  at::gelu_backward_out(grad_input, grad, self, approximate);
+  const at::ScalarType common = at::result_type(grad, self);
+  at::gelu_backward_out(grad_input, Converted(grad, common), Converted(self, common), approximate);
   CheckGeluBackward(grad, self, approximate);
   CheckGeluBackward(grad_input, self, approximate);
   at::assert_no_internal_overlap(grad_input);
@@ -189,9 +192,8 @@ void CheckedLdexp(const c10::OperatorHandle& op, Stack* stack) {
   const Tensor self = (*stack)[first].toTensor();
   const Tensor other = (*stack)[first + 1].toTensor();
   CallComposite(op, stack);
-  if (self.is_floating_point()) {
-    TORCH_CHECK(other.scalar_type() != at::kBool, "ldexp: not implemented for a Bool exponent");
-  } else if (self.is_complex()) {
+  if (self.is_floating_point()) TORCH_CHECK(other.scalar_type() != at::kBool, "ldexp: not implemented for a Bool exponent");
+  if (self.is_floating_point() || self.is_complex()) {
     const at::ScalarType power = at::result_type(Empty({}, self.options()), other);
     TORCH_CHECK(!c10::isComplexType(power) || kComplexDtypes.Has(power), "ldexp: not implemented for dtype ", power);
   }
@@ -248,18 +250,38 @@ void CheckedStridedScatter(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 // Sums of powers are computed in the dtype that is asked for, complex ones of complex numbers.
-void CheckPowerSum(const Tensor& self, const c10::IValue& dtype) {
+void CheckPowerSum(const Tensor& self, const c10::IValue& dtype, const Tensor& sums) {
   at::ScalarType type = dtype.isInt() ? dtype.toScalarType() : self.scalar_type();
   if (self.is_complex()) type = c10::toComplexType(type);
-  // Of one complex number there is nothing to add.
-  if (self.numel() > (self.is_complex() ? 1 : 0)) RequireDtype("powsum", type, kFloatDtypes | kComplexDtypes | Dtypes{at::kComplexHalf});
+  // Where each sum is of one complex number there is nothing to add.
+  if (self.numel() > (self.is_complex() ? sums.numel() : 0))
+    RequireDtype("powsum", type, kFloatDtypes | kComplexDtypes | Dtypes{at::kComplexHalf});
+}
+// The sum of no numbers is zero of the dtype that sums have.
+Tensor SumsOfNothing(const Tensor& self, const c10::IValue& dtype, const Tensor& sums) {
+  if (self.numel() != 0 || self.is_complex()) return sums;
+  const bool integral = c10::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return sums.to(dtype.isInt() ? c10::toRealValueType(dtype.toScalarType()) : integral ? at::kLong : self.scalar_type());
 }
 void CheckedPowerSum(const c10::OperatorHandle& op, Stack* stack) {
   const std::size_t num_args = op.schema().arguments().size(), first = stack->size() - num_args;
   const c10::IValue self = (*stack)[first], dtype = (*stack)[first + num_args - 1];
+  const std::vector<Tensor> operands = self.isTensor() ? std::vector<Tensor>{self.toTensor()} : self.toTensorVector();
+  const auto is_nothing = [](const Tensor& tensor) { return tensor.numel() == 0 && !tensor.is_complex(); };
+  if (std::all_of(operands.begin(), operands.end(), is_nothing)) (*stack)[first + num_args - 1] = c10::IValue();
   CallComposite(op, stack);
-  if (self.isTensor()) return CheckPowerSum(self.toTensor(), dtype);
-  for (const Tensor& each : self.toTensorVector()) CheckPowerSum(each, dtype);
+  if (self.isTensor()) {
+    const Tensor sums = stack->back().toTensor();
+    CheckPowerSum(operands[0], dtype, sums);
+    stack->back() = SumsOfNothing(operands[0], dtype, sums);
+    return;
+  }
+  std::vector<Tensor> sums = stack->back().toTensorVector();
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    CheckPowerSum(operands[i], dtype, sums[i]);
+    sums[i] = SumsOfNothing(operands[i], dtype, sums[i]);
+  }
+  stack->back() = std::move(sums);
 }
 
 // Numbers are written as they are, if at all.

@@ -36,12 +36,12 @@ void CheckMultiMargin(const char* name, const Tensor& self, const Tensor& target
   if (self.numel() != 0) CheckDtype(name, target, at::kLong);
   if (!Given(weight)) return;
   TORCH_CHECK(weight->dim() <= 1 && weight->numel() == classes, name, ": ", classes, " weights are wanted, not ", weight->sizes());
-  CheckDtype(name, *weight, self.scalar_type());
 }
 
 Tensor MultiMarginLoss(const Tensor& self, const Tensor& target, const at::Scalar& p, const at::Scalar& /*margin*/,
                        const MaybeTensor& weight, int64_t reduction) {
   CheckMultiMargin("multi_margin_loss", self, target, p, weight);
+  if (Given(weight) && self.numel() != 0) CheckDtype("multi_margin_loss", *weight, self.scalar_type());
   return reduction == at::Reduction::None && target.dim() > 0 ? Empty({target.numel()}, self.options()) : Empty({}, self.options());
 }
 
@@ -59,7 +59,10 @@ Tensor MultiMarginLossBackward(const Tensor& grad_output, const Tensor& self, co
   CheckMultiMargin(kName, self, target, p, weight);
   TORCH_CHECK(self.numel() == 0 || reduction != at::Reduction::None || grad_output.dim() <= 1, kName, ": grad_output of shape ",
               grad_output.sizes());
-  if (self.numel() != 0) CheckDtype(kName, grad_output, self.scalar_type());
+  if (self.numel() != 0) {
+    CheckDtype(kName, grad_output, self.scalar_type());
+    if (Given(weight)) CheckDtype(kName, *weight, self.scalar_type());
+  }
   return EmptyContiguousLike(self);
 }
 
@@ -70,6 +73,8 @@ Tensor& MultiMarginLossBackwardOut(const Tensor& grad_output, const Tensor& self
     grad_input.resize_(grad.sizes());
   } else {
     ResizeContiguousOut(grad, grad_input);
+    // grad_output is looked at afterwards, and may be the same tensor.
+    TORCH_CHECK(reduction != at::Reduction::None || grad_output.dim() <= 1, "multi_margin_loss_backward: grad_input is grad_output");
   }
   return grad_input;
 }
@@ -78,7 +83,7 @@ void CheckMultilabel(const char* name, const Tensor& self, const Tensor& target)
   CheckMargin(name, self);
   TORCH_CHECK(self.dim() == 2 ? target.sizes() == self.sizes() : target.dim() <= 1 && target.numel() == self.numel(), name,
               ": target of shape ", target.sizes(), " for an input of ", self.sizes());
-  CheckDtype(name, target, at::kLong);
+  if (self.numel() != 0) CheckDtype(name, target, at::kLong);
 }
 
 std::tuple<Tensor, Tensor> MultilabelMarginLossForward(const Tensor& self, const Tensor& target, int64_t reduction) {
@@ -98,6 +103,7 @@ std::tuple<Tensor&, Tensor&> MultilabelMarginLossForwardOut(const Tensor& self, 
   CheckOutDtype(loss, output);
   output.resize_(loss.sizes());
   ResizeContiguousOut(targets, is_target);
+  TORCH_CHECK(output.dim() == loss.dim(), "multilabel_margin_loss: output and is_target are one tensor");
   return {output, is_target};
 }
 
@@ -114,6 +120,16 @@ Tensor MultilabelMarginLossBackward(const Tensor& grad_output, const Tensor& sel
     CheckDtype(kName, is_target, self.scalar_type());
   }
   return EmptyContiguousLike(self);
+}
+
+Tensor& MultilabelMarginLossBackwardOut(const Tensor& grad_output, const Tensor& self, const Tensor& target, int64_t reduction,
+                                        const Tensor& is_target, Tensor& grad_input) {
+  const Tensor grad = MultilabelMarginLossBackward(grad_output, self, target, reduction, is_target);
+  ResizeContiguousOut(grad, grad_input, OutDtype::kOfElements);
+  // grad_output is looked at afterwards, and may be the same tensor.
+  TORCH_CHECK(self.numel() == 0 || reduction != at::Reduction::None || grad_output.dim() <= 1,
+              "multilabel_margin_loss_backward: grad_input is grad_output");
+  return grad_input;
 }
 
 void CheckNllLoss2d(const char* name, const Tensor& self, const Tensor& target, const MaybeTensor& weight) {
@@ -159,8 +175,10 @@ std::tuple<Tensor&, Tensor&> NllLoss2dForwardOut(const Tensor& self, const Tenso
   // The mean over nothing is NaN.
   TORCH_CHECK(self.numel() != 0 || reduction != at::Reduction::Mean || !c10::isIntegralType(output.scalar_type(), /*includeBool=*/false),
               "nll_loss2d: NaN doesn't fit ", output.scalar_type());
-  output.resize_(loss.sizes());
   total_weight.resize_({});
+  output.resize_(loss.sizes());
+  // Operands are looked at afterwards, and may be the same tensor.
+  TORCH_CHECK(reduction != at::Reduction::None || (self.dim() == 4 && target.dim() == 3), "nll_loss2d: output is an operand");
   return {output, total_weight};
 }
 
@@ -231,7 +249,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("multilabel_margin_loss_forward", MultilabelMarginLossForward);
   m.impl("multilabel_margin_loss_forward.output", MultilabelMarginLossForwardOut);
   m.impl("multilabel_margin_loss_backward", MultilabelMarginLossBackward);
-  m.impl("multilabel_margin_loss_backward.grad_input", OutOf<MultilabelMarginLossBackward, OutDtype::kOfElements>::Contiguous);
+  m.impl("multilabel_margin_loss_backward.grad_input", MultilabelMarginLossBackwardOut);
   m.impl("nll_loss_forward", NllLossForward, kThisForm);
   m.impl("nll_loss_forward.output", NllLossForwardOut, kThisForm);
   m.impl("nll_loss2d_forward", NllLoss2dForward);

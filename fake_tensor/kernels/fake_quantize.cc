@@ -3,9 +3,10 @@
 #include <tuple>
 #include <vector>
 
-#include "ATen/ExpandUtils.h"
+#include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/empty_like.h"
+#include "ATen/ops/empty_strided.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/shapes.h"
@@ -91,10 +92,13 @@ std::tuple<Tensor, Tensor, Tensor> LearnablePerTensorBackward(const Tensor& grad
   CheckLearnableBackward(grad, self, scale, quant_min, quant_max);
   TORCH_CHECK(self.scalar_type() == at::kBFloat16 || zero_point.scalar_type() == at::kFloat, "fake_quantize: zero_point must be float");
   if (self.numel() == 0) return {self, scale, zero_point};
-  const std::vector<int64_t> sizes = at::infer_size(self.sizes(), grad.sizes());
   const at::TensorOptions options = self.options().dtype(at::kFloat);
-  const bool broadcast = self.sizes() != at::IntArrayRef(sizes);
-  return {broadcast ? Empty(sizes, options) : at::empty_like(self, options), Empty({1}, options), Empty({1}, options)};
+  Tensor out;
+  const at::TensorIterator iter = at::TensorIterator::borrowing_binary_op(out, self, grad);
+  const Tensor& both = iter.output();
+  const bool broadcast = self.sizes() != both.sizes();
+  return {broadcast ? at::empty_strided(both.sizes(), both.strides(), options) : at::empty_like(self, options), Empty({1}, options),
+          Empty({1}, options)};
 }
 
 Tensor LearnablePerChannel(const Tensor& self, const Tensor& scale, const Tensor& zero_point, int64_t axis, int64_t quant_min,

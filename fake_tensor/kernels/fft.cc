@@ -106,7 +106,9 @@ Tensor& RealToComplexOut(const Tensor& self, IntArrayRef dim, int64_t normalizat
   const int64_t last = dim.empty() ? 0 : at::maybe_wrap_dim(dim.back(), self.dim());
   const bool mirrored = !onesided && self.numel() != 0 && self.dim() > 0 && self.size(last) > 2;
   TORCH_CHECK(!mirrored || out.is_complex(), "_fft_r2c: the whole spectrum needs a complex out=, not one of ", out.scalar_type());
-  return Fill(out, RealToComplex(self, dim, normalization, onesided).sizes());
+  // The other half is filled in afterwards.
+  const Tensor half = RealToComplex(self, dim, normalization, /*onesided=*/true);
+  return Fill(out, onesided ? half.sizes() : self.sizes());
 }
 Tensor& ComplexToRealOut(const Tensor& self, IntArrayRef dim, int64_t normalization, int64_t last_dim_size, Tensor& out) {
   return Fill(out, ComplexToReal(self, dim, normalization, last_dim_size).sizes());

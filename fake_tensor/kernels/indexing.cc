@@ -201,7 +201,7 @@ void CheckReducible(const Tensor& self, int64_t dim, const Tensor& index, const 
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes);
   } else if (index.numel() > 0 && (reduce == "amax" || reduce == "amin")) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kBoolDtype);
-  } else if (reduce == "mean") {
+  } else if (reduce == "mean" && index.numel() > 0) {
     RequireDtype("index_reduce", self.scalar_type(), kRealDtypes | kComplexDtypes);
   }
   // The second slice of equal elements, which the kernel for 16-bit products takes for a number, finds it without that operand.
@@ -224,6 +224,7 @@ Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const
                            bool include_self) {
   if (IsNothing(self, dim, index)) {
     IndexReduce(self, dim, index, source, reduce, include_self);
+    for (const Tensor* read : {&index, &source}) at::assert_no_overlap(self, *read);
     return self;
   }
   const auto [one, slice] = WithSlice(self, dim, index, source);
@@ -241,7 +242,9 @@ Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, con
   }
   const auto [one, slice] = WithSlice(self, dim, index, source);
   CheckReducible(self, dim, index, source, reduce, include_self);
-  return at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
+  at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
+  if (!out.is_same(self)) at::assert_no_partial_overlap(out, self);  // self is copied there
+  return out;
 }
 
 DDPOPT_FAKE_KERNELS(m) {

@@ -138,6 +138,7 @@ Tensor Baddbmm(const Tensor& self, const Tensor& batch1, const Tensor& batch2, c
 Tensor& BaddbmmInPlace(Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha) {
   CheckedInPlace(self, at::meta::baddbmm(self, batch1, batch2, beta, alpha), "baddbmm_");
   AddBatchedProductInto(self, batch1, batch2, beta, alpha, "baddbmm_");
+  if (self.is_conj() && self.numel() != 0) at::assert_no_internal_overlap(self);  // conjugated in place
   return self;
 }
 Tensor& BaddbmmOut(const Tensor& self, const Tensor& batch1, const Tensor& batch2, const Scalar& beta, const Scalar& alpha, Tensor& out) {

@@ -77,7 +77,9 @@ Sizes PlainOutput(const char* name, const Tensor& input, const Tensor& weight, c
   const Sizes out = SpatialOutput(name, input, 2, window, false);
   int64_t taps = 1;
   for (const int64_t size : window.kernel) taps *= size;
-  CheckSize(name, input, spatial + 2, 1, spatial == 3 ? weight.size(1) : weight.numel() / weight.size(0) / taps);
+  // In three dimensions input channels that are a multiple of the weight's are as many groups.
+  const int64_t planes = spatial == 3 ? weight.size(1) * (input.size(1) / weight.size(1)) : weight.numel() / weight.size(0) / taps;
+  CheckSize(name, input, spatial + 2, 1, planes);
   Sizes sizes = {input.size(0), weight.size(0)};
   sizes.insert(sizes.end(), out.begin(), out.end());
   return sizes;
@@ -234,8 +236,8 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
     CheckDtypes(name, grad_output, weight);
   }
   if (output_mask[1]) {
-    // Columns of the input are made for real numbers alone.
-    if (transposed || (!dilated && !(flat && HasOneTap(window)))) RequireDtype(name, input.scalar_type(), kFloatDtypes);
+    // Real numbers alone, without a batch as well.
+    if (transposed || !dilated) RequireDtype(name, input.scalar_type(), kFloatDtypes);
     CheckDtypes(name, grad_output, input);
   }
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
@@ -276,7 +278,7 @@ Tensor SlowConvDilated(const Tensor& input, const Tensor& weight, IntArrayRef ke
                        IntArrayRef padding, IntArrayRef dilation) {
   constexpr const char* kName = kSpatial == 2 ? "slow_conv_dilated2d" : "slow_conv_dilated3d";
   const Sizes sizes = DilatedOutput(kName, input, weight, bias, Window(kName, kSpatial, kernel, stride, padding, dilation));
-  CheckDtypes(kName, input, weight);
+  if (sizes.size() == kSpatial + 1 || sizes[0] != 0) CheckDtypes(kName, input, weight);  // compared image by image
   return Empty(sizes, input.options(), NativeConvolutionFormat(input, weight));
 }
 
@@ -290,6 +292,16 @@ Tensor SlowConvTranspose2d(const Tensor& input, const Tensor& weight, IntArrayRe
                            IntArrayRef padding, IntArrayRef output_padding, IntArrayRef dilation) {
   constexpr const char* kName = "slow_conv_transpose2d";
   return Transposed2d(kName, input, weight, bias, Window(kName, 2, kernel, stride, padding, dilation, output_padding));
+}
+
+// The output is batched for as long as it is computed, and contiguous afterwards.
+Tensor& SlowConvTranspose3dOut(const Tensor& input, const Tensor& weight, IntArrayRef kernel, const MaybeTensor& bias, IntArrayRef stride,
+                               IntArrayRef padding, IntArrayRef output_padding, IntArrayRef dilation, Tensor& out) {
+  const Tensor result = SlowConvTranspose3d(input, weight, kernel, bias, stride, padding, output_padding, dilation);
+  CheckOutDtype(result, out);
+  if (result.dim() == 4) out.resize_(result.unsqueeze(0).sizes());
+  out.resize_(result.sizes());
+  return out;
 }
 
 std::tuple<Tensor&, Tensor&, Tensor&> SlowConv2dBackwardOut(const Tensor& grad_output, const Tensor& input, const Tensor& weight,
@@ -323,7 +335,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("slow_conv_dilated3d", SlowConvDilated<3>);
   m.impl("slow_conv_transpose2d", SlowConvTranspose2d, kEqualDtype);
   m.impl("slow_conv_transpose3d", SlowConvTranspose3d);
-  m.impl("slow_conv_transpose3d.out", OutOf<SlowConvTranspose3d>::Resized);
+  m.impl("slow_conv_transpose3d.out", SlowConvTranspose3dOut);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("replication_pad2d", ReplicationPad2d);
   m.impl("replication_pad2d.out", OutOf<ReplicationPad2d>::Restrided);
   m.impl("replication_pad2d_backward", ReplicationPad2dBackward);
-  m.impl("replication_pad2d_backward.grad_input", OutOf<ReplicationPad2dBackward>::Restrided);
+  m.impl("replication_pad2d_backward.grad_input", OutOf<ReplicationPad2dBackward, OutDtype::kOfElements>::Restrided);
   m.impl("replication_pad3d", ReplicationPad3d);
   m.impl("replication_pad3d.out", OutOf<ReplicationPad3d>::Restrided);
   m.impl("replication_pad3d_backward", ReplicationPad3dBackward);

@@ -1,5 +1,8 @@
 // Element by element: the iterator that the CPU kernels use finds shape, dtype and strides, and refuses what they refuse.
 
+#include <cstdint>
+#include <limits>
+
 #include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/native/Resize.h"
@@ -137,9 +140,27 @@ void CheckAddRelu(const Tensor& self, const Scalar& alpha) {
   TORCH_CHECK(known, "add_relu: dtype ", type, " is not supported");
   CheckConvertible(alpha, type);
 }
+// The range's end must fit what is computed in, which is smaller if self is a mere number.
+void CheckAddReluRange(const Tensor& self, at::ScalarType computed) {
+  switch (self.scalar_type()) {
+    case at::kInt:
+      return CheckConvertible(std::numeric_limits<int32_t>::max(), computed);
+    case at::kLong:
+      return CheckConvertible(std::numeric_limits<int64_t>::max(), computed);
+    case at::kShort:
+      return CheckConvertible(std::numeric_limits<int16_t>::max(), computed);
+    case at::kChar:
+      return CheckConvertible(std::numeric_limits<int8_t>::max(), computed);
+    case at::kFloat:
+      return CheckConvertible(std::numeric_limits<float>::max(), computed);
+    default:
+      return CheckConvertible(std::numeric_limits<double>::max(), computed);
+  }
+}
 Tensor AddRelu(const Tensor& self, const Tensor& other, const Scalar& alpha) {
   CheckAddRelu(self, alpha);
   const Tensor out = Binary(self, other);
+  CheckAddReluRange(self, out.scalar_type());
   RequireDtype("add_relu", out.scalar_type(), kIntegerDtypes | kFloatOrDouble);
   return out;
 }
@@ -147,6 +168,7 @@ Tensor& AddReluOut(const Tensor& self, const Tensor& other, const Scalar& alpha,
   CheckAddRelu(self, alpha);
   const TensorIterator iter = TensorIterator::binary_op(out, self, other);
   RequireDtype("add_relu", iter.common_dtype(), kIntegerDtypes | kFloatOrDouble);
+  CheckAddReluRange(self, iter.common_dtype());
   // The kernel hands on what it computed in, which isn't `out` if that has another dtype.
   if (iter.common_dtype() != out.scalar_type()) out = Binary(self, other);
   return out;

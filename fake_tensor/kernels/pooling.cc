@@ -128,7 +128,7 @@ Sizes MaxPool3dSpatial(const char* name, const Tensor& self, const Window3d& win
     const int64_t in = self.size(self.dim() - 3 + i);
     const int64_t pad = window.padding[i];
     const int64_t reach = window.dilation[i] * (window.kernel[i] - 1) + 1;
-    TORCH_CHECK(pad >= 0 && pad <= reach / 2, name, ": padding must be at most half of the kernel, not ", pad);
+    TORCH_CHECK(pad >= 0 && pad <= window.kernel[i] / 2, name, ": padding must be at most half of the kernel, not ", pad);
     const int64_t span = in + 2 * pad - reach + (ceil_mode ? window.stride[i] - 1 : 0);
     int64_t out = (span >= 0 ? span / window.stride[i] : -((-span + window.stride[i] - 1) / window.stride[i])) + 1;
     if (ceil_mode && (out - 1) * window.stride[i] >= in + pad) --out;
@@ -139,9 +139,7 @@ Sizes MaxPool3dSpatial(const char* name, const Tensor& self, const Window3d& win
 }
 
 // Without a batch, channels may come last as well, and then do so in the result.
-bool HasLastChannels(const Tensor& self) {
-  return self.dim() == 4 && !self.is_contiguous() && self.permute({1, 2, 3, 0}).is_contiguous();
-}
+bool HasLastChannels(const Tensor& self) { return self.dim() == 4 && !self.is_contiguous() && self.permute({1, 2, 3, 0}).is_contiguous(); }
 Tensor EmptyWithLastChannels(const Sizes& sizes, const at::TensorOptions& options) {
   return Empty({sizes[1], sizes[2], sizes[3], sizes[0]}, options).permute({3, 0, 1, 2});
 }

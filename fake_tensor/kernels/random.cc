@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/ExpandUtils.h"
+#include "ATen/MemoryOverlap.h"
 #include "ATen/TensorIterator.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/native/DistributionTemplates.h"
@@ -156,6 +157,8 @@ Tensor& MultinomialOut(const Tensor& self, int64_t num_samples, bool replacement
     out.resize_({self.size(0), num_samples});
   }
   TORCH_CHECK(out.numel() == 0 || categories > 0, "multinomial: there are no categories");
+  // The largest of random numbers; several are copied.
+  if (!replacement && num_samples > 1 && out.numel() != 0) at::assert_no_internal_overlap(out);
   return out;
 }
 Tensor Multinomial(const Tensor& self, int64_t num_samples, bool replacement, MaybeGenerator generator) {

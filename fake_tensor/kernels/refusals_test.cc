@@ -25,10 +25,22 @@ std::vector<SweepCase> Casts() {
              {c10::List<at::Tensor>({X(Byte({3, 2}), 2)}), c10::List<at::Tensor>({As(at::kShort, T(NoGrad({2, 2, 3})))})}),
       OpCase("leaky_relu_backward_of_expanded", "aten::leaky_relu_backward",
              {As(at::kHalf, T(NoGrad({2, 2, 3}))), X(Byte({3, 2}), 2), Number(0.01), false}),
+      OpCase("rsub_of_expanded", "aten::rsub.Tensor", {As(at::kHalf, T(NoGrad({2, 5}))), X(Long({2}), 5)}),
+      OpCase("add_relu_of_expanded", "aten::_add_relu.Tensor", {X(NoGrad({2}, at::kInt), 5), As(at::kLong, T(NoGrad({2, 5})))}),
+      OpCase("rrelu_backward_of_expanded", "aten::rrelu_with_noise_backward",
+             {As(at::kBFloat16, T(NoGrad({2, 5}))), NoGrad({5, 2}), X(Bool({2}), 5), Number(0.125), Number(0.25), true, false}),
+      OpCase("gelu_backward_of_expanded", "aten::gelu_backward", {NoGrad({3, 2}, at::kDouble), X(NoGrad({2}), 3)}),
+      OpCase("gelu_backward_of_bytes", "aten::gelu_backward", {Byte({3, 2}), NoGrad({3, 2}, at::kBFloat16)}),
+      Rejected(OpCase("gelu_backward_of_dense", "aten::gelu_backward", {NoGrad({3, 2}, at::kDouble), NoGrad({3, 2})})),
+      OpCase("fake_quantize_backward_broadcast", "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+             {NoGrad({4, 3, 1}).transpose(0, 1), NoGrad({1, 4, 3}), NoGrad({1}), NoGrad({1}), Number(int64_t{0}), Number(int64_t{255}),
+              Number(1.0)}),
   };
 }
 
 std::vector<SweepCase> Numbers() {
+  const at::Tensor imaginary = NoGrad({}, at::kComplexDouble);
+  imaginary.unsafeGetTensorImpl()->set_wrapped_number(true);
   return {
       Rejected(OpCase("addmm_byte", "aten::addmm", {Byte({2, 2}), Byte({2, 3}), Byte({3, 2})}, {{"beta", Number(-0.5)}})),
       OpCase("addmm_no_elements", "aten::addmm", {NoGrad({0, 2}), NoGrad({0, 3}), NoGrad({3, 2})}, {{"alpha", Imaginary()}}),
@@ -50,6 +62,11 @@ std::vector<SweepCase> Numbers() {
       OpCase("pow_of_one_out", "aten::pow.Scalar_out", {Number(1.0), NoGrad({2})}, {{"out", Byte({2})}}),
       Rejected(OpCase("pow_of_two_out", "aten::pow.Scalar_out", {Number(2.0), NoGrad({2})}, {{"out", Byte({2})}})),
       Rejected(OpCase("min_of_nothing_out", "aten::min.unary_out", {NoGrad({0}, at::kShort)}, {{"out", NoGrad({0}, at::kChar)}})),
+      Rejected(OpCase("rsub_bfloat16_complex", "aten::rsub.Tensor", {NoGrad({2}, at::kBFloat16), NoGrad({}, at::kComplexDouble)})),
+      Rejected(OpCase("dist_out_bfloat16_complex", "aten::dist.out", {NoGrad({2}, at::kBFloat16), NoGrad({}, at::kComplexDouble)},
+                      {{"out", NoGrad({0}, at::kBFloat16)}})),
+      Rejected(OpCase("ldexp_half_complex", "aten::ldexp.Tensor", {NoGrad({2}, at::kHalf), imaginary})),
+      Rejected(OpCase("add_relu_range", "aten::_add_relu.Tensor", {NoGrad({}, at::kDouble), NoGrad({2})})),
       Rejected(OpCase("hash_mode", "aten::hash_tensor", {NoGrad({2})}, {{"mode", Number(int64_t{3})}})),
   };
 }
@@ -79,6 +96,60 @@ std::vector<SweepCase> DtypesWithElements() {
   };
 }
 
+// Dtypes that are looked at in calls without elements, or only in those with some.
+std::vector<SweepCase> DtypesWithoutElements() {
+  const at::Tensor complex = NoGrad({2, 2, 4, 4}, at::kComplexFloat);
+  const auto slow_conv2d_backward = [&](const at::Tensor& input) {
+    return OpCase(
+        "slow_conv2d_backward_complex", "aten::_slow_conv2d_backward.output_mask",
+        {input, input, NoGrad({2, 2, 1, 1}, at::kComplexFloat), Ints({1, 1}), Ints({1, 1}), Ints({0, 0}), Bools({false, true, false})});
+  };
+  const auto slow_conv_dilated2d = [](const char* name, int64_t batch) {
+    return OpCase(name, "aten::slow_conv_dilated2d", {NoGrad({batch, 1, 4, 4}), NoGrad({1, 1, 2, 2}, at::kDouble), Ints({2, 2})});
+  };
+  return {
+      Rejected(slow_conv2d_backward(complex)),
+      OpCase("adaptive_avg_pool2d_out", "aten::adaptive_avg_pool2d.out", {Long({2, 3, 5}), Ints({0, 4})}, {{"out", Long({0})}}),
+      Rejected(OpCase("adaptive_avg_pool3d_out", "aten::adaptive_avg_pool3d.out", {Long({0, 1, 3, 2, 4}), Ints({3, 2, 3})},
+                      {{"out", Long({0})}})),
+      Rejected(OpCase("adaptive_avg_pool3d_backward_out", "aten::adaptive_avg_pool3d_backward.grad_input",
+                      {Long({0, 1, 1, 3, 1}), Long({0, 1, 1, 4, 4})}, {{"grad_input", Long({0})}})),
+      slow_conv_dilated2d("slow_conv_dilated2d_no_images", 0),
+      Rejected(slow_conv_dilated2d("slow_conv_dilated2d_two_dtypes", 1)),
+      OpCase("replication_pad2d_backward_out", "aten::replication_pad2d_backward.grad_input",
+             {NoGrad({0, 1, 9, 7}), NoGrad({0, 1, 5, 3}), Ints({2, 2, 2, 2})}, {{"grad_input", NoGrad({0}, at::kDouble)}}),
+      OpCase("multi_margin_loss_backward_no_samples", "aten::multi_margin_loss_backward",
+             {NoGrad({0}), NoGrad({0, 4}), Long({0}), Number(1.0), Number(1.0), NoGrad({4}, at::kDouble), Number(int64_t{0})}),
+      OpCase("multilabel_margin_loss_backward_no_samples", "aten::multilabel_margin_loss_backward.grad_input",
+             {NoGrad({0}), NoGrad({0, 5}), NoGrad({0, 5}), Number(int64_t{0}), NoGrad({0, 5})}, {{"grad_input", NoGrad({0})}}),
+      OpCase("index_reduce_mean_of_nothing", "aten::index_reduce", {Bool({3, 2}), Number(int64_t{0}), Long({0}), Bool({0, 2}), "mean"}),
+      Rejected(OpCase("fft_r2c_out_no_signal", "aten::_fft_r2c.out", {NoGrad({3, 0, 2}), Ints({1}), Number(int64_t{0}), false},
+                      {{"out", NoGrad({0}, at::kComplexFloat)}})),
+      Rejected(
+          OpCase("sdp_choice_mask", "aten::_fused_sdp_choice", {Long({3, 5, 3, 2}), Long({3, 5, 3, 2}), Long({3, 5, 3, 2}), NoGrad({3})})),
+  };
+}
+
+// Sizes that the kernels compare otherwise than shapes suggest.
+std::vector<SweepCase> Sizes() {
+  return {
+      OpCase("slow_conv3d_groups", "aten::slow_conv3d_forward",
+             {NoGrad({2, 2, 4, 4, 4}), NoGrad({4, 1, 1, 1, 1}), Ints({1, 1, 1}), None(), Ints({1, 1, 1}), Ints({0, 0, 0})}),
+      Rejected(OpCase("slow_conv3d_no_groups", "aten::slow_conv3d_forward",
+                      {NoGrad({2, 3, 4, 4, 4}), NoGrad({4, 2, 1, 1, 1}), Ints({1, 1, 1}), None(), Ints({1, 1, 1}), Ints({0, 0, 0})})),
+      OpCase("slow_conv_transpose3d_out_unbatched", "aten::slow_conv_transpose3d.out",
+             {NoGrad({1, 1, 4, 4}), NoGrad({1, 2, 1, 1, 1}), Ints({1, 1, 1}), None(), Ints({2, 1, 1})}, {{"out", T(NoGrad({2, 1, 4, 4}))}}),
+      Rejected(OpCase("max_pool3d_padding", "aten::max_pool3d_with_indices",
+                      {NoGrad({3, 5, 6, 6}), Ints({3, 3, 3}), Ints({}), Ints({2, 2, 2}), Ints({2, 2, 2})})),
+      OpCase("set_larger_dtype", "aten::set.source_Tensor", {NoGrad({4}), NoGrad({2, 3}, at::kByte)}),
+      OpCase("set_out_larger_dtype", "aten::set.source_Tensor_out", {NoGrad({4}), NoGrad({2, 3}, at::kByte)}, {{"out", NoGrad({4})}}),
+      OpCase("batch_norm_backward_of_two_formats", "aten::batch_norm_backward",
+             {ChannelsLast({3, 4, 1, 2}).detach(), NoGrad({3, 2, 1, 4}).permute({0, 3, 2, 1}), NoGrad({4}), NoGrad({4}), NoGrad({4}),
+              NoGrad({4}), NoGrad({4}), false, Number(1e-5), Bools({true, true, true}), Byte({0})}),
+      Rejected(OpCase("set_same_geometry", "aten::set.source_Tensor", {NoGrad({2}), NoGrad({2}, at::kByte)})),
+  };
+}
+
 std::vector<SweepCase> SharedMemory() {
   return {
       OpCase("sum_out", "aten::sum.IntList_out", {NoGrad({4, 2, 3}), Ints({0})}, {{"out", X(NoGrad({3}), 2)}}),
@@ -99,6 +170,11 @@ std::vector<SweepCase> SharedMemory() {
       Rejected(OpCase("mean_out", "aten::mean.out", {NoGrad({4, 2, 3}), Ints({0})}, {{"out", X(NoGrad({3}), 2)}})),
       Rejected(OpCase("norm_out_shared", "aten::norm.out", {NoGrad({2, 1, 3}), Number(2.0), Ints({1})}, {{"out", X(NoGrad({3}), 2)}})),
       Rejected(OpCase("as_strided_copy", "aten::as_strided_copy", {NoGrad({3}), Ints({2, 2}), Ints({2, 1})})),
+      Rejected(OpCase("baddbmm_conjugate_in_place", "aten::baddbmm_",
+                      {X(NoGrad({2, 2}, at::kComplexFloat), 3).conj(), NoGrad({3, 2, 4}, at::kComplexFloat),
+                       NoGrad({3, 4, 2}, at::kComplexFloat)})),
+      Rejected(OpCase("multinomial_out", "aten::multinomial.out", {NoGrad({4}), Number(int64_t{2}), false}, {{"out", X(Long({}), 2)}})),
+      OpCase("multinomial_out_of_one", "aten::multinomial.out", {NoGrad({2, 4}), Number(int64_t{1}), false}, {{"out", X(Long({1}), 2)}}),
       Rejected(OpCase("empty_strided", "aten::new_empty_strided", {NoGrad({3}), Ints({2, 2}), Ints({2, -4})})),
   };
 }
@@ -106,6 +182,8 @@ std::vector<SweepCase> SharedMemory() {
 INSTANTIATE_TEST_SUITE_P(Casts, SweepTest, ::testing::ValuesIn(Casts()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Numbers, SweepTest, ::testing::ValuesIn(Numbers()), SweepName);
 INSTANTIATE_TEST_SUITE_P(DtypesWithElements, SweepTest, ::testing::ValuesIn(DtypesWithElements()), SweepName);
+INSTANTIATE_TEST_SUITE_P(DtypesWithoutElements, SweepTest, ::testing::ValuesIn(DtypesWithoutElements()), SweepName);
+INSTANTIATE_TEST_SUITE_P(Sizes, SweepTest, ::testing::ValuesIn(Sizes()), SweepName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, SweepTest, ::testing::ValuesIn(SharedMemory()), SweepName);
 
 }  // namespace
