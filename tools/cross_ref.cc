@@ -43,7 +43,8 @@ constexpr char kHelp[] = R"(Calls ATen operators at random, on real CPU tensors 
   --case=N      only call number N, with both outcomes
   --list        prints the operators, and ends
   --refused     prints the operators none of whose calls the real kernel took, with its words: their recipes need work
-  --json        the last line is {"cases","operators","rejected_by_real","disagreements","crashes"}
+  --json        the last line is {"cases","operators","left_out","rejected_by_real","disagreements","crashes"}; left_out: operators of
+                unfinished.cc that weren't called
 
 Calls are made in child processes, each for a few hundred calls, so that a real kernel that dies on an argument ends nothing else; such
 calls are counted as "crashes" and compared with nothing. Exit status: 0 if there is no disagreement.
@@ -211,6 +212,7 @@ int Run(const Flags& flags) {
   if (flags.json) {
     std::printf("%s\n", Dump({{"cases", tally.cases + tally.crashes},
                               {"operators", tally.operators.size()},
+                              {"left_out", cross_ref::Operators(flags.ops, true).size() - cross_ref::Operators(flags.ops, flags.unfinished).size()},
                               {"rejected_by_real", tally.rejected},
                               {"disagreements", tally.disagreements},
                               {"crashes", tally.crashes}})

@@ -138,11 +138,11 @@ Tensor& ExtremumOut(const Tensor& self, Tensor& out) {
   RequireDtype("max and min", self.scalar_type(), kRealDtypes | kBoolDtype);
   return out;
 }
-// Of no integers the extremum is the far end of their range, which out= may not have.
+// Of no integers the extremum is the far end of their range, which out= may not have; floating-point numbers become infinite.
 template <bool kMax>
 Tensor& IntegerExtremumOut(const Tensor& self, Tensor& out) {
   ExtremumOut(self, out);
-  if (self.numel() == 0 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+  if (self.numel() == 0 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false) && !c10::isFloatingType(out.scalar_type())) {
     const int64_t bits = static_cast<int64_t>(self.itemsize()) * 8;
     const bool is_signed = self.scalar_type() != at::kByte;
     const int64_t highest = is_signed ? static_cast<int64_t>((uint64_t{1} << (bits - 1)) - 1) : 255;

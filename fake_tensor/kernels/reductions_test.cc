@@ -66,6 +66,8 @@ std::vector<SweepCase> OrderStatistics() {
       OpCase("mode_scalar", "aten::mode", {NoGrad({})}),
       Rejected(OpCase("mode_empty_dim", "aten::mode", {NoGrad({3, 0}), 1})),
       OpCase("cummax", "aten::cummax", {T(F({4, 3})), 1}),
+      OpCase("min_of_nothing_into_half", "aten::min.unary_out", {NoGrad({0}, at::kInt)}, {{"out", NoGrad({}, at::kHalf)}}),
+      OpCase("max_of_nothing_into_half", "aten::max.unary_out", {NoGrad({0}, at::kLong)}, {{"out", NoGrad({}, at::kHalf)}}),
       OpCase("cummin_out", "aten::cummin.out", {NoGrad({4, 3}), 0}, {{"values", NoGrad({0})}, {"indices", Long({0})}}),
       Rejected(OpCase("cummax_dim", "aten::cummax", {NoGrad({3}), 1})),
       Rejected(OpCase("cummin_complex", "aten::cummin", {C({3}), 0})),
