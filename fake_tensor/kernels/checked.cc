@@ -9,6 +9,7 @@
 #include "ATen/Context.h"
 #include "ATen/MemoryOverlap.h"
 #include "ATen/OpMathType.h"
+#include "ATen/Version.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/stack.h"
@@ -294,6 +295,21 @@ void CheckedScatterValue(const c10::OperatorHandle& op, Stack* stack) {
   if (any) CheckConvertible(value, type);
 }
 
+// Bytes of three channels are padded to four by the vectorized kernels, which then can't write a channels-last image that differs in height.
+void CheckImagesOfBytes(const Tensor& self, const Tensor& out) {
+  if (self.scalar_type() != at::kByte || self.dim() != 4 || self.numel() == 0 || self.size(1) != 3) return;
+  if (at::get_cpu_capability() == "DEFAULT") return;
+  TORCH_CHECK(self.size(2) == out.size(2) || self.is_contiguous(at::MemoryFormat::ChannelsLast) ||
+                  !out.is_contiguous(at::MemoryFormat::ChannelsLast),
+              "upsampling: bytes of three channels can't be resized into a channels-last image if they aren't one");
+}
+
+void CheckedUpsample(const c10::OperatorHandle& op, Stack* stack) {
+  const Tensor self = (*stack)[stack->size() - op.schema().arguments().size()].toTensor();
+  op.callBoxed(stack);
+  CheckImagesOfBytes(self, stack->back().toTensor());
+}
+
 // Images of the wanted size are copied; others have kernels for few dtypes.
 void CheckedAntialias(const c10::OperatorHandle& op, Stack* stack) {
   const std::size_t first = stack->size() - op.schema().arguments().size();
@@ -302,6 +318,7 @@ void CheckedAntialias(const c10::OperatorHandle& op, Stack* stack) {
   op.callBoxed(stack);
   if (op.schema().is_mutable() && self.scalar_type() != at::kByte) at::assert_no_internal_overlap(stack->back().toTensor());
   if (self.sizes().slice(2) != at::IntArrayRef(sizes)) RequireDtype("upsampling", self.scalar_type(), kFloatOrDouble | Dtypes{at::kByte});
+  CheckImagesOfBytes(self, stack->back().toTensor());
 }
 
 void CheckedBicubicBackward(const c10::OperatorHandle& op, Stack* stack) {
@@ -371,6 +388,9 @@ DDPOPT_FAKE_KERNELS(m) {
   for (const char* name : {"scatter.value", "scatter_.value", "scatter.value_out", "scatter.value_reduce", "scatter_.value_reduce",
                            "scatter.value_reduce_out"}) {
     m.impl(name, CheckedScatterValue, kThisForm);
+  }
+  for (const char* name : {"upsample_bilinear2d", "upsample_bilinear2d.out", "upsample_bicubic2d", "upsample_bicubic2d.out"}) {
+    m.impl(name, CheckedUpsample, kThisForm);
   }
   for (const char* name : {"_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa.out", "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa.out",
                            "_upsample_lanczos2d_aa", "_upsample_lanczos2d_aa.out"}) {

@@ -111,6 +111,8 @@ Normed NativeGroupNormBackward(const Tensor& grad_out, const Tensor& input, cons
     TORCH_CHECK(mean.numel() == n * groups && rstd.numel() == n * groups, kName, ": statistics don't have ", n, " x ", groups, " elements");
     TORCH_CHECK(groups > 0 && channels % groups == 0, kName, ": ", channels, " channels don't divide into ", groups, " groups");
     TORCH_CHECK(!Given(weight) || weight->numel() == channels, kName, ": the weight doesn't have ", channels, " elements");
+    TORCH_CHECK(input.suggest_memory_format() == at::MemoryFormat::Contiguous || grad_out.dim() == input.dim(), kName,
+                ": a gradient of ", grad_out.dim(), " dimensions can't have the input's memory format");
   }
   Normed grads;
   if (output_mask[0]) std::get<0>(grads) = EmptySuggestedLike(input);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "ATen/Version.h"
 #include "fake_tensor/sweep.h"
 
 namespace ddpopt {
@@ -147,6 +148,20 @@ std::vector<SweepCase> Sizes() {
              {ChannelsLast({3, 4, 1, 2}).detach(), NoGrad({3, 2, 1, 4}).permute({0, 3, 2, 1}), NoGrad({4}), NoGrad({4}), NoGrad({4}),
               NoGrad({4}), NoGrad({4}), false, Number(1e-5), Bools({true, true, true}), Byte({0})}),
       Rejected(OpCase("set_same_geometry", "aten::set.source_Tensor", {NoGrad({2}), NoGrad({2}, at::kByte)})),
+      Rejected(OpCase("group_norm_backward_rank", "aten::native_group_norm_backward",
+                      {NoGrad({1, 2, 3}), NoGrad({1, 2, 1, 3}).contiguous(at::MemoryFormat::ChannelsLast), NoGrad({1, 1}), NoGrad({1, 1}),
+                       None(), Number(int64_t{1}), Number(int64_t{2}), Number(int64_t{3}), Number(int64_t{1}),
+                       c10::List<bool>({true, true, true})})),
+      OpCase("upsample_bytes_width", "aten::upsample_bilinear2d", {Byte({1, 3, 1, 3}), Ints({1, 1}), false}),
+  };
+}
+
+// Of bytes, with vector instructions.
+std::vector<SweepCase> Vectorized() {
+  if (at::get_cpu_capability() == "DEFAULT") return {};
+  return {
+      Rejected(OpCase("upsample_bytes_height", "aten::upsample_bilinear2d", {Byte({1, 3, 2, 3}), Ints({1, 1}), false})),
+      Rejected(OpCase("upsample_bytes_antialias", "aten::_upsample_bicubic2d_aa", {Byte({2, 3, 3, 1}), Ints({1, 1}), false})),
   };
 }
 
@@ -184,6 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Numbers, SweepTest, ::testing::ValuesIn(Numbers()), Swe
 INSTANTIATE_TEST_SUITE_P(DtypesWithElements, SweepTest, ::testing::ValuesIn(DtypesWithElements()), SweepName);
 INSTANTIATE_TEST_SUITE_P(DtypesWithoutElements, SweepTest, ::testing::ValuesIn(DtypesWithoutElements()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Sizes, SweepTest, ::testing::ValuesIn(Sizes()), SweepName);
+INSTANTIATE_TEST_SUITE_P(Vectorized, SweepTest, ::testing::ValuesIn(Vectorized()), SweepName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, SweepTest, ::testing::ValuesIn(SharedMemory()), SweepName);
 
 }  // namespace
