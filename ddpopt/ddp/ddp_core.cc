@@ -372,6 +372,10 @@ absl::Status DdpCore::RegisterCommHook(std::unique_ptr<CommHook> hook) {
     return absl::InvalidArgumentError(absl::StrCat("communication hook \"", hook->Name(),
                                                    "\" leaves each rank its own gradients, but check_gradients_equal_every is set"));
   }
+  if (!hook->Synchronises() && state_->options.check_gradients_finite) {
+    return absl::InvalidArgumentError(absl::StrCat("communication hook \"", hook->Name(), "\" leaves each rank its own gradients, but "
+                                                   "check_gradients_finite is set, for which all ranks must find the same"));
+  }
   state_->hook = std::move(hook);
   state_->hook_registered = true;
   return absl::OkStatus();

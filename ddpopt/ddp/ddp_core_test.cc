@@ -300,6 +300,17 @@ TEST(Backward, ForItsCallerAloneIsLeftToHim) {
   EXPECT_TRUE(ddp->core().last_step().synchronised);
 }
 
+TEST(Backward, WithCreateGraphIsRefusedWhereItSynchronises) {
+  for (const ExecutionMode mode : {ExecutionMode::kCompiled, ExecutionMode::kEager}) {
+    Net net;
+    DdpOptions options;
+    options.mode = mode;
+    auto ddp = Wrap(net, options);
+    const auto backward = [&] { ddp->forward(Batch()).pow(2).sum().backward({}, /*retain_graph=*/true, /*create_graph=*/true); };
+    EXPECT_THAT(ErrorOf(backward), HasSubstr("create_graph")) << static_cast<int>(mode);
+  }
+}
+
 TEST(Backward, OfADestroyedWrapperIsAnError) {
   Net net;
   auto ddp = Wrap(net);

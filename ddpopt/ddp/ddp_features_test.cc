@@ -627,6 +627,10 @@ TEST(Join, WhatItRefuses) {
     ddp->forward(at::ones({2})).sum().backward();
     const std::string error = Rank() == 0 ? ErrorOf([&] { (*join)->Finish(); }) : ErrorOf([&] { ddp->forward(at::ones({2})); });
     EXPECT_THAT(error, HasSubstr("rank 0 has no more inputs"));
+    // The scope is over, and the wrapper as it was.
+    join->reset();
+    ddp->forward(at::ones({2})).sum().backward();
+    EXPECT_TRUE(ddp->core().last_step().synchronised);
   }
   {
     auto ddp = Wrap(std::make_shared<ScaleImpl>(at::kFloat));

@@ -265,6 +265,13 @@ TEST(GateRefuses, ForbiddenCombinations) {
   ASSERT_TRUE(ddp.ok()) << ddp.status();
   EXPECT_THAT(std::string((*ddp)->RegisterCommHook(NoopHook()).message()), HasSubstr("leaves each rank its own gradients"));
   ++count;
+  options = DdpOptions();
+  options.check_gradients_finite = true;
+  GateNet finite;
+  auto checked = DistributedDataParallel<GateNet>::Create(finite, Group(), options);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_THAT(std::string((*checked)->RegisterCommHook(NoopHook()).message()), HasSubstr("check_gradients_finite"));
+  ++count;
   EXPECT_THAT(std::string((*ddp)->RegisterCommHook(nullptr).message()), HasSubstr("null"));
   EXPECT_EQ((*ddp)->RegisterCommHook(AllReduceHook()), absl::OkStatus());
   EXPECT_THAT(std::string((*ddp)->RegisterCommHook(AllReduceHook()).message()), HasSubstr("registered already"));

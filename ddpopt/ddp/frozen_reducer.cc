@@ -218,6 +218,9 @@ void FrozenReducer::OnGradient(std::size_t index, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   TORCH_CHECK(gradient.layout() == at::kStrided, "DistributedDataParallel: parameter \"", names_[index],
               "\" got a sparse gradient, which is not supported");
+  // What a bucket gets is a copy without history, and without it each rank would have its own second derivatives, or none.
+  TORCH_CHECK(!synchronising_ || !gradient.requires_grad(), "DistributedDataParallel: parameter \"", names_[index],
+              "\" got a gradient with a history (create_graph), which is not supported where gradients are synchronised");
   TORCH_CHECK(used_here_[index], "DistributedDataParallel: parameter \"", names_[index],
               "\" got no gradient in the first synchronised backward, but gets one now: the graph is not static, as ",
               options_.static_graph ? "static_graph" : "skip_all_reduce_unused_params", " says");

@@ -65,7 +65,7 @@ std::vector<UnevenInputs::Step> UnevenInputs::Exchange(Step own) {
   for (int rank = 0; rank < group_.world_size(); ++rank) {
     const Step step = result[static_cast<std::size_t>(rank)];
     const bool joined = step == kJoined || step == kJoinedUnprepared;
-    if ((joined && options_.throw_on_early_termination) || step == kJoinedUnprepared) active_ = false;
+    if ((joined && options_.throw_on_early_termination) || step == kJoinedUnprepared) End();
     TORCH_CHECK(!(joined && options_.throw_on_early_termination), "DistributedDataParallel on rank ", group_.rank(), ", join: rank ", rank,
                 " has no more inputs, and throw_on_early_termination is set");
     TORCH_CHECK(step != kJoinedUnprepared, "DistributedDataParallel on rank ", group_.rank(), ", join: rank ", rank,
