@@ -49,7 +49,6 @@ namespace {
 
 std::atomic<int64_t> modes_made{0};
 
-// The tensor by itself or in a list.
 // Kernels call operators on meta tensors; nobody else is to see those.
 class KernelsOnly {
  public:

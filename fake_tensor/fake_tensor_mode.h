@@ -9,9 +9,9 @@
 //     at::Tensor y = at::mm(fx, fx.t()) + at::ones({2}); }
 //
 // An operator goes this way, each step only if the ones before don't have an answer:
-//   1. the cache: what the operator returned for operands of the same metadata, all of them this mode's fakes;
+//   1. its operands become the mode's own: real tensors are refused, or made fake if allowed, and other modes' fakes are refused;
 //   2. constants: an operator that needs data (item(), nonzero()) on tensors whose data are known is run for real;
-//   3. its operands are converted and checked: no real tensors, no other mode's fakes, devices that go together;
+//   3. the cache: what the operator returned for operands of the same metadata; all others must have devices that go together;
 //   4. the rule given to it (fake_kernel.h);
 //   5. LibTorch's Meta kernel;
 //   6. its composition of other operators (CompositeImplicitAutograd), which come back here;
@@ -77,8 +77,9 @@ class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTens
   ~FakeTensorMode() override;
 
   // The fake of a real tensor; the same real tensor gives the same fake (tied parameters stay tied) while both have the same metadata; views
-  // of one storage share one fake storage of the whole size. requires_grad, leafness, grad and the bond of a view to its base are kept. A
-  // fake of this mode is returned as it is. Throws NotOurFake for a fake of another mode, and c10::Error for layouts that have no strides.
+  // of one storage share one fake storage of the whole size. requires_grad, leafness and the bond of a view to its base are kept, and grad
+  // as it is when the fake is made. A fake of this mode is returned as it is. Throws NotOurFake for a fake of another mode, and c10::Error for
+  // layouts that have no strides.
   at::Tensor FromReal(const at::Tensor& real);
   // Applies FromReal to every tensor inside (lists, tuples, dicts).
   c10::IValue FromReal(const c10::IValue& value);

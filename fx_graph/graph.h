@@ -262,7 +262,7 @@ class Graph::Copier {
 };
 
 // A value for each node of one graph, found by the node's id: an array, where a hash map would do a search per node. Values are T()
-// until set. Nodes made after the table are fine.
+// until set. Nodes made after the table are fine, but a new node's entry moves the others: references to them end.
 //
 //   fx::NodeTable<int> depth(graph);
 //   depth[node] = 1;

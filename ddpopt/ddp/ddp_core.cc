@@ -368,13 +368,13 @@ absl::Status DdpCore::RegisterCommHook(std::unique_ptr<CommHook> hook) {
   if (state_->hook_registered) {
     return absl::FailedPreconditionError(absl::StrCat("communication hook \"", state_->hook->Name(), "\" is registered already"));
   }
-  if (!hook->Synchronises() && state_->options.check_gradients_equal_every > 0) {
-    return absl::InvalidArgumentError(absl::StrCat("communication hook \"", hook->Name(),
-                                                   "\" leaves each rank its own gradients, but check_gradients_equal_every is set"));
-  }
-  if (!hook->Synchronises() && state_->options.check_gradients_finite) {
-    return absl::InvalidArgumentError(absl::StrCat("communication hook \"", hook->Name(), "\" leaves each rank its own gradients, but "
-                                                   "check_gradients_finite is set, for which all ranks must find the same"));
+  // Both checks compare what ranks find, and all of them must find the same.
+  const char* check = state_->options.check_gradients_equal_every > 0 ? "check_gradients_equal_every"
+                      : state_->options.check_gradients_finite        ? "check_gradients_finite"
+                                                                      : nullptr;
+  if (!hook->Synchronises() && check != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("communication hook \"", hook->Name(), "\" leaves each rank its own gradients, but ", check, " is set"));
   }
   state_->hook = std::move(hook);
   state_->hook_registered = true;
