@@ -8,47 +8,21 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <set>
-#include <tuple>
-#include <typeinfo>
 
-#include "ATen/ops/empty.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/progress.h"
 #include "base/status.h"
-#include "c10/core/GradMode.h"
-#include "c10/util/Type.h"
+#include "ddpopt/checkpoint/checkpoint_file.h"
 #include "ddpopt/checkpoint/record_file.h"
 #include "nlohmann/json.hpp"
 #include "torch/nn/module.h"
-#include "torch/optim/optimizer.h"
-#include "torch/serialize/input-archive.h"
-#include "torch/serialize/output-archive.h"
 
 namespace ddpopt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr char kPrefix[] = "checkpoint-";
-constexpr char kSuffix[] = ".ckpt";
-constexpr char kContents[] = "contents";  // the record that describes the others
-
-std::string FileName(int64_t step) { return absl::StrFormat("%s%012d%s", kPrefix, step, kSuffix); }
-
-// -1: no checkpoint's name.
-int64_t StepOf(absl::string_view name) {
-  int64_t step = 0;
-  if (!absl::ConsumePrefix(&name, kPrefix) || !absl::ConsumeSuffix(&name, kSuffix)) return -1;
-  const bool digits = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isdigit(c); });
-  return digits && absl::SimpleAtoi(name, &step) ? step : -1;
-}
 
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   DIR* dir = opendir(folder.c_str());
@@ -59,44 +33,19 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
   return names;
 }
 
-std::string Describe(absl::string_view dtype, const std::vector<int64_t>& shape) {
-  return absl::StrCat(dtype, " [", absl::StrJoin(shape, ", "), "]");
-}
-std::string Describe(const at::Tensor& tensor) { return Describe(c10::toString(tensor.scalar_type()), tensor.sizes().vec()); }
-
-std::string TypeName(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
-std::vector<int64_t> GroupSizes(const torch::optim::Optimizer& optimizer) {
-  std::vector<int64_t> sizes;
-  for (const auto& group : optimizer.param_groups()) sizes.push_back(static_cast<int64_t>(group.params().size()));
-  return sizes;
-}
-
-// Bytes that a rank sends as a text may be any.
-std::string Bytes(const at::Tensor& tensor) { return std::string(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()); }
-
+// With those above it. A new folder's name is in the one above, which is flushed as well.
 absl::Status MakeFolder(const std::string& folder) {
   for (std::size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
     const std::string part = folder.substr(0, end);
-    if (!part.empty() && mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) return SystemError(part, errno);
+    if (mkdir(part.c_str(), 0777) == 0) {
+      const std::size_t slash = part.find_last_of('/', part.find_last_not_of('/'));
+      DDPOPT_RETURN_IF_ERROR(FlushFolder(slash == std::string::npos ? "." : part.substr(0, slash + 1)));
+    } else if (errno != EEXIST) {
+      return SystemError(part, errno);
+    }
     if (end == std::string::npos) break;
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckNames(const char* kind, const std::vector<std::string>& names) {
-  std::set<std::string> seen;
-  for (const std::string& name : names) {
-    if (!seen.insert(name).second)
-      return absl::InvalidArgumentError(absl::StrCat("two ", kind, "s of the checkpoint are named \"", name, "\""));
-  }
-  return absl::OkStatus();
-}
-
-template <typename T>
-std::vector<std::string> NamesOf(const std::vector<std::pair<std::string, T>>& list) {
-  std::vector<std::string> names;
-  for (const auto& entry : list) names.push_back(entry.first);
-  return names;
 }
 
 // Everyone's status; the first error, with its rank, is everyone's.
@@ -144,259 +93,11 @@ void CheckpointState::AddGenerator(const std::string& name, at::Generator genera
   generators_.emplace_back(name, std::move(generator));
 }
 
-// One file, and a state beside it.
-class CheckpointFile {
- public:
-  // This rank's part, for rank 0 to save: for each generator its name, the length of its state and the state.
-  static absl::StatusOr<std::string> RankPart(const CheckpointState& state) {
-    std::string text;
-    for (const auto& [name, generator] : state.generators_) {
-      absl::Status status;
-      at::Generator copy = generator;
-      DDPOPT_ASSIGN_OR_RETURN(const std::string bytes,
-                              CatchAsStatus(absl::StrCat("the state of generator \"", name, "\""), [&, &of = copy] {
-                                std::lock_guard<std::mutex> lock(of.mutex());
-                                return Bytes(of.get_state().contiguous());
-                              }));
-      absl::StrAppend(&text, name.size(), " ", bytes.size(), "\n", name, bytes);
-    }
-    return text;
-  }
-
-  static absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParseRankPart(absl::string_view text) {
-    std::vector<std::pair<std::string, std::string>> result;
-    while (!text.empty()) {
-      const std::size_t space = text.find(' '), line = text.find('\n');
-      std::size_t name = 0, bytes = 0;
-      if (line == absl::string_view::npos || space > line || !absl::SimpleAtoi(text.substr(0, space), &name) ||
-          !absl::SimpleAtoi(text.substr(space + 1, line - space - 1), &bytes)) {
-        return absl::DataLossError("a rank's random states are unreadable");
-      }
-      text.remove_prefix(line + 1);
-      if (name > text.size() || bytes > text.size() - name) return absl::DataLossError("a rank's random states are cut short");
-      result.emplace_back(std::string(text.substr(0, name)), std::string(text.substr(name, bytes)));
-      text.remove_prefix(name + bytes);
-    }
-    return result;
-  }
-
-  static absl::Status CheckState(const CheckpointState& state) {
-    if (state.step < 0) return absl::InvalidArgumentError(absl::StrCat("the checkpoint's step must be 0 or more, got ", state.step));
-    DDPOPT_RETURN_IF_ERROR(CheckNames("tensor", NamesOf(state.tensors_)));
-    DDPOPT_RETURN_IF_ERROR(CheckNames("optimizer", NamesOf(state.optimizers_)));
-    DDPOPT_RETURN_IF_ERROR(CheckNames("generator", NamesOf(state.generators_)));
-    for (const auto& [name, tensor] : state.tensors_) {
-      if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
-        return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\" of the checkpoint is no dense tensor with data"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status Write(const std::string& folder, const CheckpointState& state, const std::vector<std::string>& rank_parts) {
-    DDPOPT_ASSIGN_OR_RETURN(const auto writer, RecordWriter::Create(folder, FileName(state.step)));
-    c10::NoGradGuard no_grad;
-    Json contents = {{"step", state.step}, {"world_size", rank_parts.size()}, {"numbers", state.numbers}, {"texts", state.texts}};
-    contents["tensors"] = Json::array();
-    // Parameters with several names are written once.
-    using Place = std::tuple<const void*, c10::ScalarType, std::vector<int64_t>, std::vector<int64_t>>;
-    std::map<Place, std::string> written;
-    for (const auto& [name, tensor] : state.tensors_) {
-      const Place place(tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec());
-      std::string& record = written[place];
-      if (record.empty() || tensor.numel() == 0) {
-        record = absl::StrCat("tensors/", contents["tensors"].size());
-        DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("tensor \"", name, "\""), [&, &from = tensor, &to = record] {
-          const at::Tensor data = from.detach().resolve_conj().resolve_neg().cpu().contiguous();
-          writer->Add(to, data.const_data_ptr(), data.nbytes());
-        }));
-      }
-      contents["tensors"].push_back(
-          {{"name", name}, {"dtype", c10::toString(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"record", record}});
-    }
-    contents["optimizers"] = Json::array();
-    for (const auto& [name, optimizer] : state.optimizers_) {
-      const std::string record = absl::StrCat("optimizers/", contents["optimizers"].size());
-      std::string bytes;
-      DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("optimizer \"", name, "\""), [&, of = optimizer] {
-        torch::serialize::OutputArchive archive;
-        of->save(archive);
-        archive.save_to([&](const void* data, size_t size) {
-          bytes.append(static_cast<const char*>(data), size);
-          return size;
-        });
-      }));
-      writer->Add(record, bytes.data(), bytes.size());
-      contents["optimizers"].push_back(
-          {{"name", name}, {"type", TypeName(*optimizer)}, {"groups", GroupSizes(*optimizer)}, {"record", record}});
-    }
-    for (std::size_t rank = 0; rank < rank_parts.size(); ++rank) {
-      writer->Add(absl::StrCat("ranks/", rank), rank_parts[rank].data(), rank_parts[rank].size());
-    }
-    std::string text;
-    DDPOPT_RETURN_IF_ERROR(CatchAsStatus("names and texts of the checkpoint", [&] { text = contents.dump(); }));
-    writer->Add(kContents, text.data(), text.size());
-    return writer->Commit();
-  }
-
-  static absl::StatusOr<CheckpointFile> Open(const std::string& path) {
-    DDPOPT_ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(path));
-    CheckpointFile result(std::move(file));
-    DDPOPT_ASSIGN_OR_RETURN(const std::string text, result.file_.Read(kContents));
-    DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("\"", path, "\": record \"", kContents, "\""), [&] {
-      const auto json = nlohmann::json::parse(text);
-      result.step_ = json.at("step").get<int64_t>();
-      result.world_size_ = json.at("world_size").get<int>();
-      result.numbers_ = json.at("numbers").get<std::map<std::string, int64_t>>();
-      result.texts_ = json.at("texts").get<std::map<std::string, std::string>>();
-      for (const auto& entry : json.at("tensors")) {
-        result.tensors_.push_back({entry.at("name"), entry.at("dtype"), entry.at("record"), entry.at("shape").get<std::vector<int64_t>>()});
-      }
-      for (const auto& entry : json.at("optimizers")) {
-        result.optimizers_.push_back(
-            {entry.at("name"), entry.at("type"), entry.at("record"), entry.at("groups").get<std::vector<int64_t>>()});
-      }
-    }));
-    return result;
-  }
-
-  const RecordFile& file() const { return file_; }
-  int64_t step() const { return step_; }
-  int world_size() const { return world_size_; }
-
-  // OK if the file has what the state names, and nothing else. Reads the small parts.
-  absl::Status Prepare(const CheckpointState& state, const CheckpointRanks& ranks) {
-    DDPOPT_RETURN_IF_ERROR(CheckState(state));
-    const auto differ = [&](const auto&... parts) {
-      return absl::FailedPreconditionError(absl::StrCat("\"", file_.path(), "\": ", parts...));
-    };
-    DDPOPT_RETURN_IF_ERROR(CompareNames("tensor", tensors_, state.tensors_));
-    for (const auto& [name, tensor] : state.tensors_) {
-      const Entry& entry = *Find(tensors_, name);
-      const std::string mine = Describe(tensor), theirs = Describe(entry.type, entry.sizes);
-      if (mine != theirs) return differs(name, theirs, mine);
-    }
-    DDPOPT_RETURN_IF_ERROR(CompareNames("optimizer", optimizers_, state.optimizers_));
-    for (const auto& [name, optimizer] : state.optimizers_) {
-      const Entry& entry = *Find(optimizers_, name);
-      const std::vector<int64_t> groups = GroupSizes(*optimizer);
-      if (entry.type != TypeName(*optimizer))
-        return differ("optimizer \"", name, "\" is a ", entry.type, ", the run's is a ", TypeName(*optimizer));
-      if (entry.sizes != groups) {
-        return differ("optimizer \"", name, "\" has parameter groups of ", absl::StrJoin(entry.sizes, ", "), " parameters, the run's of ",
-                      absl::StrJoin(groups, ", "));
-      }
-      DDPOPT_ASSIGN_OR_RETURN(optimizer_bytes_[name], file_.Read(entry.record));
-    }
-    restores_random_state_ = world_size_ == ranks.world_size;
-    if (!restores_random_state_) return absl::OkStatus();
-    DDPOPT_ASSIGN_OR_RETURN(const std::string part, file_.Read(absl::StrCat("ranks/", ranks.rank)));
-    DDPOPT_ASSIGN_OR_RETURN(random_states_, ParseRankPart(part));
-    std::vector<std::string> theirs = NamesOf(random_states_), mine = NamesOf(state.generators_);
-    std::sort(theirs.begin(), theirs.end());
-    std::sort(mine.begin(), mine.end());
-    if (theirs != mine) return differ("has generators [", absl::StrJoin(theirs, ", "), "], the run [", absl::StrJoin(mine, ", "), "]");
-    return absl::OkStatus();
-  }
-
-  // After Prepare. What can still fail comes first.
-  absl::Status Apply(CheckpointState* state) const {
-    c10::NoGradGuard no_grad;
-    for (const auto& [name, optimizer] : state->optimizers_) {
-      const std::string& bytes = optimizer_bytes_.at(name);
-      DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("\"", file_.path(), "\": optimizer \"", name, "\""), [&, of = optimizer] {
-        torch::serialize::InputArchive archive;
-        archive.load_from(bytes.data(), bytes.size());
-        of->state().clear();
-        of->load(archive);
-      }));
-    }
-    for (const auto& [name, tensor] : state->tensors_) {
-      const std::string& record = Find(tensors_, name)->record;
-      const auto bytes = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
-      if (tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
-        if (bytes > 0) DDPOPT_RETURN_IF_ERROR(file_.Read(record, tensor.mutable_data_ptr(), bytes));
-        if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-        continue;
-      }
-      DDPOPT_RETURN_IF_ERROR(CatchAsStatus(absl::StrCat("tensor \"", name, "\""), [&, &to = tensor]() -> absl::Status {
-        const at::Tensor data = at::empty(to.sizes(), to.options().device(at::kCPU).memory_format(at::MemoryFormat::Contiguous));
-        if (bytes > 0) DDPOPT_RETURN_IF_ERROR(file_.Read(record, data.mutable_data_ptr(), bytes));
-        to.copy_(data);
-        return absl::OkStatus();
-      }));
-    }
-    if (restores_random_state_) {
-      for (const auto& [name, generator] : state->generators_) {
-        const auto it = std::find_if(random_states_.begin(), random_states_.end(),
-                                     [&, &wanted = name](const auto& entry) { return entry.first == wanted; });
-        DDPOPT_RETURN_IF_ERROR(
-            CatchAsStatus(absl::StrCat("\"", file_.path(), "\": generator \"", name, "\""), [&, of = generator]() mutable {
-              const at::Tensor bytes = at::empty({static_cast<int64_t>(it->second.size())}, at::TensorOptions(at::kByte));
-              std::memcpy(bytes.mutable_data_ptr(), it->second.data(), it->second.size());
-              std::lock_guard<std::mutex> lock(of.mutex());
-              of.set_state(bytes);
-            }));
-      }
-    }
-    state->step = step_;
-    state->numbers = numbers_;
-    state->texts = texts_;
-    return absl::OkStatus();
-  }
-
-  bool restores_random_state() const { return restores_random_state_; }
-
- private:
-  struct Entry {
-    std::string name, type, record;
-    std::vector<int64_t> sizes;
-  };
-
-  explicit CheckpointFile(RecordFile file) : file_(std::move(file)) {}
-
-  static const Entry* Find(const std::vector<Entry>& entries, const std::string& name) {
-    const auto it = std::find_if(entries.begin(), entries.end(), [&](const Entry& entry) { return entry.name == name; });
-    return it == entries.end() ? nullptr : &*it;
-  }
-
-  template <typename T>
-  absl::Status CompareNames(const char* kind, const std::vector<Entry>& theirs, const std::vector<std::pair<std::string, T>>& mine) const {
-    for (const auto& entry : mine) {
-      if (Find(theirs, entry.first) == nullptr) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("\"", file_.path(), "\": has no ", kind, " \"", entry.first, "\", the run has one"));
-      }
-    }
-    for (const Entry& entry : theirs) {
-      if (std::none_of(mine.begin(), mine.end(), [&](const auto& candidate) { return candidate.first == entry.name; })) {
-        return absl::FailedPreconditionError(absl::StrCat("\"", file_.path(), "\": has ", kind, " \"", entry.name, "\", the run has none"));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status differs(const std::string& name, const std::string& theirs, const std::string& mine) const {
-    return absl::FailedPreconditionError(
-        absl::StrCat("\"", file_.path(), "\": tensor \"", name, "\" is ", theirs, ", the run's is ", mine));
-  }
-
-  RecordFile file_;
-  int64_t step_ = 0;
-  int world_size_ = 1;
-  std::map<std::string, int64_t> numbers_;
-  std::map<std::string, std::string> texts_;
-  std::vector<Entry> tensors_, optimizers_;
-  std::map<std::string, std::string> optimizer_bytes_;
-  std::vector<std::pair<std::string, std::string>> random_states_;  // of this rank
-  bool restores_random_state_ = false;
-};
-
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& folder) {
   DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(folder));
   std::vector<std::pair<int64_t, std::string>> found;
   for (const std::string& name : names) {
-    if (const int64_t step = StepOf(name); step >= 0) found.emplace_back(step, absl::StrCat(folder, "/", name));
+    if (const int64_t step = CheckpointFile::StepOf(name); step >= 0) found.emplace_back(step, absl::StrCat(folder, "/", name));
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<std::string> paths;
@@ -414,12 +115,24 @@ void RemoveUnfinished(const std::string& folder) {
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     const std::size_t dot = name.rfind('.');
-    if (name[0] == '.' && dot > 0 && StepOf(absl::string_view(name).substr(1, dot - 1)) >= 0)
+    if (name[0] == '.' && dot > 0 && CheckpointFile::StepOf(absl::string_view(name).substr(1, dot - 1)) >= 0)
       unlink(absl::StrCat(folder, "/", name).c_str());
   }
 }
 
-// Keeps the newest `keep` whole ones up to `newest`, and what is newer than that: the user's run may have gone back.
+// OK unless the folder has a whole checkpoint of a later step: another run's, which would be taken up instead of this one's.
+absl::Status CheckIsNewest(const std::string& folder, int64_t step) {
+  DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListCheckpoints(folder));
+  for (const std::string& path : paths) {
+    if (CheckpointFile::StepOf(path.substr(path.rfind('/') + 1)) <= step) break;
+    if (!VerifyCheckpoint(path).ok()) continue;
+    return absl::FailedPreconditionError(absl::StrCat("\"", path, "\" is of a later step than ", step,
+                                                      ", so this run doesn't go on from it; resume from it, remove it, or save elsewhere"));
+  }
+  return absl::OkStatus();
+}
+
+// Keeps the newest `keep` whole ones up to `newest`. Those of later steps are damaged, and stay for whoever wants to look at them.
 absl::Status RemoveOld(const std::string& folder, const std::string& newest, int keep) {
   DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListCheckpoints(folder));
   int whole = 0;
@@ -457,11 +170,14 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const Chec
   if (ranks.world_size > 1) {
     DDPOPT_ASSIGN_OR_RETURN(parts, ranks.all_gather("random states for the checkpoint", part));
   }
-  const std::string path = absl::StrCat(folder, "/", FileName(state.step));
+  const std::string path = absl::StrCat(folder, "/", CheckpointFile::NameOf(state.step));
   if (ranks.rank == 0) {
     const auto names = [](const std::string& text) {
+      std::vector<std::string> result;
       const auto parsed = CheckpointFile::ParseRankPart(text);
-      return parsed.ok() ? NamesOf(*parsed) : std::vector<std::string>();
+      if (!parsed.ok()) return result;
+      for (const auto& entry : *parsed) result.push_back(entry.first);
+      return result;
     };
     for (std::size_t rank = 1; rank < parts.size() && status.ok(); ++rank) {
       if (names(parts[rank]) == names(part)) continue;
@@ -469,6 +185,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const Chec
                                                           "], rank 0 [", absl::StrJoin(names(part), ", "), "]"));
     }
     if (status.ok()) status = MakeFolder(folder);
+    if (status.ok()) status = CheckIsNewest(folder, state.step);
     if (status.ok()) {
       RemoveUnfinished(folder);
       status = CheckpointFile::Write(folder, state, parts);

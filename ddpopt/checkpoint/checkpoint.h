@@ -20,7 +20,8 @@
 //
 // A checkpoint is one file, <folder>/checkpoint-<step>.ckpt: an archive of LibTorch's with an end mark, all of its bytes under checksums.
 // It is written beside, flushed to the disk and renamed, so that a run that ends while it saves, or a full disk, leaves the one before.
-// Loading takes the newest that is whole, and tells which it passed over.
+// Loading takes that of the latest step which is whole, and tells which it passed over; therefore a folder is one run's: saving beside a
+// checkpoint of a later step is refused.
 //
 // With as many ranks as saved, a run goes on bit for bit (if its operators are deterministic). With another number, parameters, buffers,
 // optimizer state, numbers and texts are those that were saved, to the bit; random states can't be (there are none for new ranks) and stay
@@ -96,14 +97,14 @@ struct LoadedCheckpoint {
 // Collective over `ranks`. Rank 0 writes, into a folder that it makes if needed; returns the new file's path on every rank. Errors, the
 // same on every rank, name file, record and cause, and leave the checkpoints that are there: ResourceExhausted (full disk),
 // PermissionDenied, NotFound, Unavailable, InvalidArgument (a negative step, a name added twice, tensors without data), FailedPrecondition
-// naming a rank whose generators are others.
+// naming a rank whose generators are others, or a whole checkpoint of a later step, which another run has left.
 absl::StatusOr<std::string> SaveCheckpoint(const std::string& folder, const CheckpointState& state, const CheckpointOptions& options = {},
                                            const CheckpointRanks& ranks = {});
 
 // Collective over `ranks`, which all must see the same folder. Restores everything that was added to *state, its step, numbers and texts.
-// All or nothing on each rank; an error on one is an error on all: NotFound (no folder, no checkpoint in it), DataLoss (none is whole: what
-// is wrong with each), FailedPrecondition naming what the checkpoint has and the run doesn't or the other way round: tensors with their
-// shapes, optimizers with type and groups, generators.
+// All or nothing on each rank: everything is read first, into as much memory again as is restored. An error on one is an error on all:
+// NotFound (no folder, no checkpoint in it), DataLoss (none is whole: what is wrong with each), FailedPrecondition naming what the
+// checkpoint has and the run doesn't or the other way round: tensors with their shapes, optimizers with type and groups, generators.
 absl::StatusOr<LoadedCheckpoint> LoadCheckpoint(const std::string& folder, CheckpointState* state, const CheckpointRanks& ranks = {});
 
 // The checkpoints in a folder by name alone, newest first. Errors: NotFound, PermissionDenied, Unavailable.

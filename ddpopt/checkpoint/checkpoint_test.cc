@@ -20,6 +20,7 @@
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "ATen/ops/imag.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,7 @@
 #include "torch/optim/adagrad.h"
 #include "torch/optim/adam.h"
 #include "torch/optim/adamw.h"
+#include "torch/optim/lbfgs.h"
 #include "torch/optim/rmsprop.h"
 #include "torch/optim/sgd.h"
 
@@ -70,9 +72,13 @@ struct TrainingRun {
   }
   void Steps(int count) {
     for (int i = 0; i < count; ++i) {
-      optimizer.zero_grad();
-      net->forward(at::randn({6, 4})).pow(2).mean().backward();
-      optimizer.step();
+      // LBFGS computes the loss itself, several times.
+      optimizer.step([&] {
+        optimizer.zero_grad();
+        at::Tensor loss = net->forward(at::randn({6, 4})).pow(2).mean();
+        loss.backward();
+        return loss;
+      });
       ++state.step;
     }
   }
@@ -122,12 +128,14 @@ TEST(Checkpoint, EveryOptimizerGoesOnBitForBit) {
   ExpectGoesOnBitForBit<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).betas({0.8, 0.95}));
   ExpectGoesOnBitForBit<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
   ExpectGoesOnBitForBit<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.01).lr_decay(0.1));
+  ExpectGoesOnBitForBit<torch::optim::LBFGS>(torch::optim::LBFGSOptions(0.1).max_iter(3).history_size(2));
 }
 
 TEST(Checkpoint, TensorsOfAllKinds) {
   const std::string folder = NewFolder();
   at::manual_seed(1);
   const at::Tensor base = at::randn({4, 6}), tied = at::randn({3}).requires_grad_();
+  const at::Tensor complex = at::view_as_complex(at::randn({2, 2})).conj();
   const std::vector<std::pair<std::string, at::Tensor>> tensors = {
       {"transposed", base.t()},
       {"slice", base.slice(1, 1, 4)},
@@ -136,7 +144,10 @@ TEST(Checkpoint, TensorsOfAllKinds) {
       {"scalar", at::zeros({}, at::kLong) + 41},
       {"empty", at::zeros({0, 3})},
       {"also empty", at::zeros({0, 3})},
-      {"complex", at::view_as_complex(at::randn({2, 2})).conj()},
+      {"complex", complex},
+      {"its conjugate", complex.conj()},
+      {"its negative imaginary part", at::imag(complex)},
+      {"expanded", at::randn({3, 1}).expand({3, 4})},
       {"tied", tied},
       {"tied again", tied},
       {"name with / and .. and \"", at::zeros({1})},
@@ -150,7 +161,7 @@ TEST(Checkpoint, TensorsOfAllKinds) {
   DDPOPT_ASSERT_OK(SaveCheckpoint(folder, state));
   for (const auto& entry : tensors) {
     c10::NoGradGuard no_grad;
-    at::Tensor(entry.second).zero_();
+    if (entry.first != "expanded") at::Tensor(entry.second).zero_();
   }
   const auto version = tied._version();
   DDPOPT_ASSERT_OK(LoadCheckpoint(folder, &state));
@@ -240,6 +251,61 @@ TEST(Checkpoint, ADamagedOneIsPassedOverAndTheWholeOnesAreKept) {
   one.keep = 1;
   DDPOPT_ASSERT_OK(small.Save(folder, 60, one));
   EXPECT_EQ(ListCheckpoints(folder)->size(), 1);
+}
+
+TEST(Checkpoint, AnotherRunsCheckpointOfALaterStepIsInTheWay) {
+  const std::string folder = NewFolder();
+  Small small;
+  DDPOPT_ASSERT_OK(small.Save(folder, 100));
+  EXPECT_THAT(small.Save(folder, 10),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("000000000100.ckpt\" is of a later step than 10"), HasSubstr("save elsewhere"))));
+  EXPECT_THAT(*ListCheckpoints(folder), ElementsAre(HasSubstr("100.ckpt")));
+  // A damaged one isn't: the run has passed over it.
+  DDPOPT_ASSERT_OK(WriteFile(ListCheckpoints(folder)->front(), "damaged"));
+  DDPOPT_ASSERT_OK(small.Save(folder, 10));
+  EXPECT_EQ(LoadCheckpoint(folder, &small.state)->step, 10);
+}
+
+// An optimizer whose state can be saved, but not loaded.
+class Unloadable : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  void load(torch::serialize::InputArchive& /*archive*/) override { throw std::runtime_error("this state isn't mine"); }
+};
+
+TEST(Checkpoint, WhatCannotBeLoadedChangesNothing) {
+  const std::string folder = NewFolder();
+  at::manual_seed(1);
+  torch::nn::Linear linear(3, 2);
+  torch::optim::Adam adam(linear->parameters(), 0.1);
+  Unloadable second(linear->parameters(), 0.1);
+  CheckpointState state;
+  state.AddModule(*linear);
+  state.AddOptimizer("adam", adam);
+  state.AddOptimizer("second", second);
+  state.AddGenerator("cpu", DefaultGenerator());
+  const auto step = [&] {
+    linear->forward(at::randn({4, 3})).sum().backward();
+    adam.step();
+    ++state.step;
+  };
+  step();
+  DDPOPT_ASSERT_OK(SaveCheckpoint(folder, state));
+  step();
+  adam.param_groups()[0].options().set_lr(0.7);
+  const at::Tensor weight = linear->weight.detach().clone(), random = DefaultGenerator().get_state();
+  const auto* param_state = static_cast<torch::optim::AdamParamState*>(adam.state().at(linear->weight.unsafeGetTensorImpl()).get());
+  const at::Tensor average = param_state->exp_avg().clone();
+  EXPECT_THAT(LoadCheckpoint(folder, &state),
+              StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("optimizer \"second\""), HasSubstr("this state isn't mine"))));
+  EXPECT_EQ(state.step, 2);
+  EXPECT_TRUE(linear->weight.equal(weight));
+  EXPECT_TRUE(DefaultGenerator().get_state().equal(random));
+  EXPECT_EQ(adam.param_groups()[0].options().get_lr(), 0.7);
+  ASSERT_EQ(adam.state().at(linear->weight.unsafeGetTensorImpl()).get(), param_state);
+  EXPECT_EQ(param_state->step(), 2);
+  EXPECT_TRUE(param_state->exp_avg().equal(average));
 }
 
 TEST(Checkpoint, SaysWhatIsMissingOrDoesNotFit) {

@@ -132,6 +132,16 @@ absl::Status SystemError(const std::string& path, int error) {
   }
 }
 
+absl::Status FlushFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return SystemError(folder, errno);
+  const int flushed = fsync(fd);
+  const int error = errno;
+  close(fd);
+  // Some file systems can't flush a folder.
+  return flushed == 0 || error == EINVAL ? absl::OkStatus() : SystemError(folder, error);
+}
+
 absl::StatusOr<std::unique_ptr<RecordWriter>> RecordWriter::Create(const std::string& folder, const std::string& name) {
   std::unique_ptr<RecordWriter> result(new RecordWriter());
   result->folder_ = folder;
@@ -229,13 +239,7 @@ absl::Status RecordWriter::Commit() {
     unlink(temporary_.c_str());
     return SystemError(path_, error);
   }
-  const int folder = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) return SystemError(folder_, errno);
-  const int flushed = fsync(folder);
-  const int error = errno;
-  close(folder);
-  // Some file systems can't flush a folder.
-  return flushed == 0 || error == EINVAL ? absl::OkStatus() : SystemError(folder_, error);
+  return FlushFolder(folder_);
 }
 
 absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {

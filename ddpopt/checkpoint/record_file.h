@@ -90,6 +90,9 @@ class RecordFile {
 // The message of a failed system call on `path`, with the code that fits: see RecordWriter::Commit.
 absl::Status SystemError(const std::string& path, int error);
 
+// Flushes to the disk which names a folder has.
+absl::Status FlushFolder(const std::string& folder);
+
 }  // namespace ddpopt
 
 #endif  // DDPOPT_CHECKPOINT_RECORD_FILE_H_
