@@ -267,10 +267,11 @@ absl::Status Train(const Options& flags, absl::string_view text) {
 
   DDPOPT_ASSIGN_OR_RETURN(const double val_loss, ValidationLoss(net, held_out, group));
   const absl::Status equal = ddp->core().CheckParametersEqual();
+  DDPOPT_ASSIGN_OR_RETURN(const std::string costs, ddp->core().SummarizeSteps());
   if (first_rank) {
     std::printf("\nA sample (the first 32 characters are given):\n%s\n\n",
                 Printable(Sample(net, vocabulary, split.held_out.substr(0, kContext / 2), flags.seed)).c_str());
-    std::printf("%s", AutoText(ddp->core()).c_str());
+    std::printf("What a step cost on each rank\n%s\n%s", costs.c_str(), AutoText(ddp->core()).c_str());
     std::printf("loss %.3f at first, %.3f at last, %.3f on held-out text (nats per character); %.1f s, %.0f tokens/s\n", initial_loss,
                 final_loss, val_loss, seconds, tokens_per_step * static_cast<double>(flags.steps) / seconds);
     std::printf("%s\n", equal.ok() ? absl::StrFormat("parameters equal on %d ranks", group.world_size()).c_str()

@@ -62,7 +62,8 @@ constexpr char kHelp[] = R"(Trains a model that was exported from Python with to
                       all-reduces and a backward that are measured first; what it expects and what came of it is told.
   --find_unused_parameters  for models of which not every parameter gets a gradient in every step.
 
-  --save=FOLDER       saves checkpoints there, at the end and every --save_every steps; the newest two stay.
+  --save=FOLDER       saves checkpoints there, at the end and every --save_every steps; the newest two stay. A folder that has checkpoints
+                      needs --resume. Started again by a launcher's --max_restarts, the program goes on from the newest there by itself.
   --save_every=N      default 0: at the end alone.
   --resume            goes on from the newest whole checkpoint in --save's folder, if there is one. With as many ranks as saved, bit for bit
                       as if the run had not been interrupted.
@@ -166,6 +167,33 @@ absl::StatusOr<std::size_t> FindLoss(const ExportedProgram& program, const std::
   return chosen;
 }
 
+// The launcher has started all ranks again after one failed.
+bool IsRestart() {
+  const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return count != nullptr && std::atoi(count) > 0;
+}
+
+// The folders to go on from, best first.
+std::vector<std::string> FoldersToResume(const Options& options) {
+  std::vector<std::string> folders;
+  if (!options.save.empty() && (IsRestart() || (options.resume && options.resume_folder.empty()))) folders.push_back(options.save);
+  if (!options.resume_folder.empty()) folders.push_back(options.resume_folder);
+  return folders;
+}
+
+// Another run's checkpoints would be mistaken for this one's.
+absl::Status CheckSaveFolder(const Options& options) {
+  if (options.save.empty() || IsRestart()) return absl::OkStatus();
+  const std::vector<std::string> resumed = FoldersToResume(options);
+  if (std::find(resumed.begin(), resumed.end(), options.save) != resumed.end()) return absl::OkStatus();
+  const absl::StatusOr<std::vector<std::string>> found = ListCheckpoints(options.save);
+  if (absl::IsNotFound(found.status())) return absl::OkStatus();
+  DDPOPT_RETURN_IF_ERROR(found.status());
+  if (found->empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--save has checkpoints of another run, the newest \"", found->front(),
+                                                 "\": --resume goes on from it, or save elsewhere"));
+}
+
 struct Job {
   std::shared_ptr<ExportedProgram> program;
   std::size_t loss = 0;
@@ -249,20 +277,19 @@ absl::Status Train(const Options& options, const Job& job) {
   const CheckpointRanks ranks = {group.rank(), group.world_size(),
                                  [&](const std::string& what, const std::string& mine) { return group.AllGatherText(what, mine); }};
   nlohmann::ordered_json resumed_from, saved;
-  if (options.resume) {
-    const std::string& folder = options.resume_folder.empty() ? options.save : options.resume_folder;
+  for (const std::string& folder : FoldersToResume(options)) {
     const absl::StatusOr<LoadedCheckpoint> loaded = LoadCheckpoint(folder, &state, ranks);
-    // Without a folder of its own, the first start of a run has nothing to go on from.
-    if (!loaded.ok() && !(absl::IsNotFound(loaded.status()) && options.resume_folder.empty())) return loaded.status();
-    if (loaded.ok()) {
-      resumed_from = loaded->path;
-      if (first_rank) {
-        for (const std::string& damaged : loaded->passed_over) std::fprintf(stderr, "passed over: %s\n", damaged.c_str());
-        std::fprintf(
-            stderr, "resumed from %s, step %lld%s\n", loaded->path.c_str(), static_cast<long long>(loaded->step),
-            loaded->random_state_restored ? "" : absl::StrCat(", saved by ", loaded->world_size, " ranks: random states are new").c_str());
-      }
+    // A run's own folder is empty at its first start.
+    if (absl::IsNotFound(loaded.status()) && folder != options.resume_folder) continue;
+    DDPOPT_RETURN_IF_ERROR(loaded.status());
+    resumed_from = loaded->path;
+    if (first_rank) {
+      for (const std::string& damaged : loaded->passed_over) std::fprintf(stderr, "passed over: %s\n", damaged.c_str());
+      std::fprintf(
+          stderr, "resumed from %s, step %lld%s\n", loaded->path.c_str(), static_cast<long long>(loaded->step),
+          loaded->random_state_restored ? "" : absl::StrCat(", saved by ", loaded->world_size, " ranks: random states are new").c_str());
     }
+    break;
   }
   const auto save = [&]() -> absl::Status {
     DDPOPT_ASSIGN_OR_RETURN(const std::string path, SaveCheckpoint(options.save, state, {}, ranks));
@@ -305,6 +332,7 @@ absl::Status Train(const Options& options, const Job& job) {
   const double seconds = SecondsSince(begin);
   if (!options.save.empty() && state.step > first_step) DDPOPT_RETURN_IF_ERROR(save());
   const absl::Status equal = CheckEqual(group, *job.program);
+  DDPOPT_ASSIGN_OR_RETURN(const std::string costs, ddp->core().SummarizeSteps());
   absl::Status written;
   if (first_rank && !options.out.empty()) written = SaveWeights(*job.program, options.out);
   if (first_rank) {
@@ -316,15 +344,15 @@ absl::Status Train(const Options& options, const Job& job) {
       std::printf("loss %.4f at step %d, %.4f at step %d; %.2f s, %.2f steps/s\n", initial_loss.get<double>(),
                   static_cast<int>(first_step + 1), final_loss.get<double>(), static_cast<int>(state.step), seconds, done / seconds);
     }
+    if (done > 0) std::printf("\nWhat a step cost on each rank\n%s\n", costs.c_str());
     std::printf("%s", AutoText(ddp->core()).c_str());
     if (options.json) {
       nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
       for (const auto& bucket : ddp->core().reducer_buckets()) buckets.push_back(bucket.bytes);
-      nlohmann::ordered_json result = {
-          {"first_step", first_step},      {"steps", state.step},      {"world_size", group.world_size()},
-          {"initial_loss", initial_loss},  {"final_loss", final_loss}, {"seconds", seconds},
-          {"steps_per_s", done / seconds}, {"parameters", elements},   {"buckets", buckets},
-          {"resumed_from", resumed_from},  {"saved", saved},           {"params_equal", equal.ok()}};
+      nlohmann::ordered_json result = {{"first_step", first_step},      {"steps", state.step},      {"world_size", group.world_size()},
+                                       {"initial_loss", initial_loss},  {"final_loss", final_loss}, {"seconds", seconds},
+                                       {"steps_per_s", done / seconds}, {"parameters", elements},   {"buckets", buckets},
+                                       {"resumed_from", resumed_from},  {"saved", saved},           {"params_equal", equal.ok()}};
       if (ddp->core().auto_report().active) result["auto"] = AutoJson(ddp->core());
       std::printf("%s\n", result.dump().c_str());
     }
@@ -350,6 +378,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   // What can be wrong with the files is found before any rank starts, and so is said once.
+  if (const absl::Status folder = CheckSaveFolder(*options); !folder.ok()) return fail(folder, kBadUsage);
   absl::StatusOr<Job> job = CatchAsStatus(options->model, [&] { return Prepare(*options); });
   if (!job.ok()) return fail(job.status(), kBadUsage);
   if (std::getenv("RANK") == nullptr) {

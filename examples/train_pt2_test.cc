@@ -1,6 +1,5 @@
 // Runs the program: what it refuses, training and resuming. argv[1]: the program.
 
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,11 +10,13 @@
 
 #include "ATen/ops/sub.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "ddpopt/capture/pt2/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "testing/environment.h"
 #include "testing/matchers.h"
 #include "testing/run_program.h"
 
@@ -47,8 +48,8 @@ std::string Folder() {
   return folder;
 }
 
-Result RunProgram(const std::string& arguments) {
-  Result result{ddpopt::testing::RunProgram("'" + program + "' " + arguments), {}};
+Result RunProgram(const std::string& arguments, const std::string& environment = "") {
+  Result result{ddpopt::testing::RunProgram(environment + " '" + program + "' " + arguments), {}};
   result.json = nlohmann::json::parse(result.last_line(), nullptr, /*allow_exceptions=*/false);
   return result;
 }
@@ -187,6 +188,22 @@ TEST(TrainPt2, ResumesWithAnotherNumberOfRanksWithinTheTolerance) {
     const at::Tensor x = *a->Read(name), y = *b->Read(name);
     EXPECT_LE(at::sub(x, y).abs().max().item<double>(), 10 * 1e-6 * x.abs().max().item<double>()) << name;
   }
+}
+
+TEST(TrainPt2, AnotherRunsFolderIsRefusedAndARestartGoesOn) {
+  const std::string folder = Folder() + "/used";
+  const std::string arguments = std::string(kUnused) + " --json --find_unused_parameters --nproc=1 --save=" + folder;
+  Result result = RunProgram(arguments + " --steps=2");
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("exposed ms"));
+  ExpectRefused(arguments + " --steps=4", "checkpoint-000000000002.ckpt\": --resume goes on from it, or save elsewhere");
+  ExpectRefused(arguments + " --steps=4 --resume=" + Folder(), "has checkpoints of another run");
+  // As a launcher starts a rank again after a failure.
+  const std::string restarted = absl::StrCat(
+      "RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=", ddpopt::testing::FreePort(), " TORCHELASTIC_RESTART_COUNT=1");
+  result = RunProgram(arguments + " --steps=4 --resume=" + Folder(), restarted);
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.json["first_step"], 2);
 }
 
 TEST(TrainPt2, AFolderToResumeFromMustHaveACheckpoint) {

@@ -698,5 +698,19 @@ TEST(Statistics, SummaryAndLog) {
   EXPECT_THAT(Refused(Net(), options), HasSubstr("/nowhere/at/all"));
 }
 
+TEST(Statistics, ALogThatCannotBeWrittenEndsWithAWarning) {
+  DdpOptions options;
+  options.step_log = absl::StrCat(std::getenv("TEST_TMPDIR"), "/full.", getppid());
+  const std::string path = absl::StrCat(options.step_log, ".rank", Rank(), ".jsonl");
+  ASSERT_EQ(symlink("/dev/full", path.c_str()), 0);
+  auto ddp = Wrap(Net(), options);
+  ::testing::internal::CaptureStderr();
+  for (int step = 0; step < 2; ++step) ddp->forward(Batch()).sum().backward();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr(absl::StrCat("\"", path, "\" can't be written: No space left on device; it ends with step 0")));
+  EXPECT_EQ(said.find("can't be written"), said.rfind("can't be written"));  // once
+  EXPECT_EQ(ddp->core().summary().steps, 2);
+}
+
 }  // namespace
 }  // namespace ddpopt

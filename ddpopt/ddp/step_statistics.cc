@@ -1,8 +1,11 @@
 #include "ddpopt/ddp/step_statistics.h"
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/logging.h"
 
 namespace ddpopt {
 
@@ -28,6 +31,7 @@ StepStatistics::~StepStatistics() {
 
 bool StepStatistics::OpenLog(const std::string& path, int rank) {
   rank_ = rank;
+  log_path_ = path;
   log_ = std::fopen(path.c_str(), "a");
   return log_ != nullptr;
 }
@@ -48,8 +52,10 @@ void StepStatistics::Settle() const {
         "\"exposed_s\": %.9f, \"bytes\": %d, \"buckets\": %d}\n",
         sum_.steps, rank_, last_.synchronised ? "true" : "false", last_.forward_seconds(), last_.backward_seconds(),
         last_.communication_seconds(), last_.exposed_seconds(), last_.bytes, last_.buckets.size());
-    std::fwrite(line.data(), 1, line.size(), log_);
-    std::fflush(log_);
+    if (std::fwrite(line.data(), 1, line.size(), log_) == line.size() && std::fflush(log_) == 0) continue;
+    LOG(WARNING) << "step_log: \"" << log_path_ << "\" can't be written: " << std::strerror(errno) << "; it ends with step "
+                 << sum_.steps - 1 << ", training goes on";
+    std::fclose(std::exchange(log_, nullptr));
   }
   pending_.clear();
 }

@@ -41,7 +41,8 @@ class StepStatistics {
   StepStatistics(const StepStatistics&) = delete;
   StepStatistics& operator=(const StepStatistics&) = delete;
 
-  // Appends a line for each step to a file from now on. False, with errno, if it can't be opened.
+  // Appends a line for each step to a file from now on. False, with errno, if it can't be opened. If it can't be written later (a full disk),
+  // a warning says where it ends.
   bool OpenLog(const std::string& path, int rank);
   void Add(StepStamps step);
   // Told of each step, with its number, when its moments have come. Null: nobody.
@@ -53,7 +54,8 @@ class StepStatistics {
  private:
   void Settle() const;  // turns moments that have come into seconds
 
-  std::FILE* log_ = nullptr;
+  mutable std::FILE* log_ = nullptr;
+  std::string log_path_;
   int rank_ = 0;
   std::function<void(int64_t, const StepTiming&)> on_step_;
   mutable std::vector<StepStamps> pending_;
