@@ -24,8 +24,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
 #include "base/file.h"
+#include "base/flags.h"
 #include "base/status.h"
 #include "benchmarks/overlap_worker.h"
 #include "benchmarks/slow_link.h"
@@ -50,7 +51,7 @@ with none.
   --models    char_gpt, resnet18, bert_small; default: all
   --links     Mbit/s, each way; default 1000,3000
   --policies  bucket policies: default (1 and 25 MiB), cap (the largest cap with at least four buckets), auto; default: all
-  --caps      MiB; compares the steps of these caps with their predictions on the first link; default 1,2,4,8,12,16,25,50; empty: none
+  --caps      MiB; compares the steps of these caps with their predictions on the first link; default 1,2,4,8,12,16,25,50; or none
   --steps     that count, of each kind
   --graphs    where NAME.model.json.gz are; default: those of the repository
   --timeout   of the training of one model on one link; default 1800
@@ -85,7 +86,7 @@ struct Options {
   std::vector<double> links = {1000, 3000};
   std::vector<std::string> policies = {"default", "cap", "auto"};
   std::vector<double> caps = {1, 2, 4, 8, 12, 16, 25, 50};
-  int steps = 11;
+  int64_t steps = 11;
   double timeout = 1800;
   std::string graphs;
   bool json = false, help = false;
@@ -94,56 +95,53 @@ struct Options {
   std::string out;
 };
 
-bool ParseNumbers(absl::string_view text, std::vector<double>* numbers) {
+// "1,2.5", or "none".
+absl::Status ParseNumbers(const std::string& flag, const std::string& text, std::vector<double>* numbers) {
   numbers->clear();
+  if (text == "none") return absl::OkStatus();
   for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     double number = 0;
-    if (!absl::SimpleAtod(part, &number) || !std::isfinite(number) || number <= 0) return false;
+    if (!absl::SimpleAtod(part, &number) || !std::isfinite(number) || number <= 0) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": \"", part, "\" is no number above 0"));
+    }
     numbers->push_back(number);
   }
-  return true;
+  return absl::OkStatus();
 }
 
-bool ParseNames(absl::string_view text, const std::vector<std::string>& known, std::vector<std::string>* names) {
+absl::Status ParseNames(const std::string& flag, const std::string& text, std::vector<std::string>* names) {
+  const std::vector<std::string> known = *names;
   *names = absl::StrSplit(text, ',', absl::SkipEmpty());
-  return std::all_of(names->begin(), names->end(),
-                     [&](const std::string& name) { return std::find(known.begin(), known.end(), name) != known.end(); });
+  for (const std::string& name : *names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": \"", name, "\" is none of ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Options> Parse(int argc, char** argv) {
   Options options;
-  const std::vector<std::string> models = options.models, policies = options.policies;
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    bool good = true;
-    if (flag == "--help") {
-      options.help = true;
-    } else if (flag == "--json") {
-      options.json = true;
-    } else if (flag == "--worker") {
-      options.worker = true;
-    } else if (absl::ConsumePrefix(&flag, "--models=")) {
-      good = ParseNames(flag, models, &options.models) && !options.models.empty();
-    } else if (absl::ConsumePrefix(&flag, "--policies=")) {
-      good = ParseNames(flag, policies, &options.policies);
-    } else if (absl::ConsumePrefix(&flag, "--links=")) {
-      good = ParseNumbers(flag, &options.links) && !options.links.empty();
-    } else if (absl::ConsumePrefix(&flag, "--caps=")) {
-      good = ParseNumbers(flag, &options.caps);
-    } else if (absl::ConsumePrefix(&flag, "--steps=")) {
-      good = absl::SimpleAtoi(flag, &options.steps) && options.steps >= 1;
-    } else if (absl::ConsumePrefix(&flag, "--timeout=")) {
-      good = absl::SimpleAtod(flag, &options.timeout) && options.timeout > 0;
-    } else if (absl::ConsumePrefix(&flag, "--graphs=")) {
-      options.graphs = UserPath(std::string(flag));
-    } else if (absl::ConsumePrefix(&flag, "--out=")) {
-      options.out = std::string(flag);
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("unknown argument ", argv[i]));
-    }
-    if (!good) return absl::InvalidArgumentError(absl::StrCat(argv[i], " is no value for that flag"));
-  }
-  if (options.graphs.empty()) options.graphs = fs::absolute("testing/testdata/model_graphs").string();
+  std::string models = absl::StrJoin(options.models, ","), policies = absl::StrJoin(options.policies, ",");
+  std::string links = absl::StrJoin(options.links, ","), caps = absl::StrJoin(options.caps, ",");
+  Flags flags;
+  flags.Text("models", &models, "models' names");
+  flags.Text("links", &links, "numbers of Mbit/s");
+  flags.Text("policies", &policies, "bucket policies' names");
+  flags.Text("caps", &caps, "numbers of MiB, or none");
+  flags.Integer("steps", &options.steps, 1, 1'000'000, "a whole number above 0");
+  flags.Number("timeout", &options.timeout, 0, "a number of seconds above 0");
+  flags.Text("graphs", &options.graphs, "a folder");
+  flags.Switch("json", &options.json);
+  flags.Switch("help", &options.help);
+  flags.Switch("worker", &options.worker);
+  flags.Text("out", &options.out, "a file");
+  DDPOPT_RETURN_IF_ERROR(flags.Parse({argv + 1, argv + argc}));
+  DDPOPT_RETURN_IF_ERROR(ParseNames("models", models, &options.models));
+  DDPOPT_RETURN_IF_ERROR(ParseNames("policies", policies, &options.policies));
+  DDPOPT_RETURN_IF_ERROR(ParseNumbers("links", links, &options.links));
+  DDPOPT_RETURN_IF_ERROR(ParseNumbers("caps", caps, &options.caps));
+  if (options.models.empty() || options.links.empty()) return absl::InvalidArgumentError("--models and --links must name at least one each");
+  options.graphs = options.graphs.empty() ? fs::absolute("testing/testdata/model_graphs").string() : UserPath(options.graphs);
   return options;
 }
 
@@ -204,7 +202,7 @@ absl::StatusOr<ordered_json> Train(const Options& options, const std::string& mo
                                            "--worker",
                                            "--models=" + model,
                                            "--policies=" + absl::StrJoin(options.policies, ","),
-                                           "--caps=" + absl::StrJoin(caps, ","),
+                                           "--caps=" + (caps.empty() ? "none" : absl::StrJoin(caps, ",")),
                                            absl::StrCat("--steps=", options.steps),
                                            "--graphs=" + options.graphs,
                                            "--out=" + (rank == 0 ? out : std::string("-"))};
@@ -315,7 +313,7 @@ int WorkerMain(const Options& options) {
   worker.graphs = options.graphs;
   worker.policies = options.policies;
   worker.caps_mib = options.caps;
-  worker.steps = options.steps;
+  worker.steps = static_cast<int>(options.steps);
   const absl::StatusOr<ordered_json> figures = benchmarks::RunWorker(worker);
   absl::Status status = figures.status();
   if (status.ok() && options.out != "-") status = WriteFile(options.out, figures->dump());
