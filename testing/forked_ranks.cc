@@ -1,5 +1,6 @@
 #include "testing/forked_ranks.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,17 +19,25 @@
 namespace ddpopt::testing {
 namespace {
 
-int ready_fd = -1;  // of this rank
+int ready_fd = -1, findings_fd = -1;  // of this rank
 
 }  // namespace
+}  // namespace ddpopt::testing
+
+// The thread sanitizer calls this for each of its findings. A rank that is killed has no exit status that would tell of them.
+extern "C" void __tsan_on_report(const void* /*report*/) {
+  [[maybe_unused]] const ssize_t written = write(ddpopt::testing::findings_fd, "f", 1);
+}
+
+namespace ddpopt::testing {
 
 ForkedRanks::ForkedRanks(int count, const Body& body, const std::function<std::string(int)>& world_size) {
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("MASTER_PORT", std::to_string(FreePort()).c_str(), 1);
   std::fflush(nullptr);
   for (int rank = 0; rank < count; ++rank) {
-    int result[2], ready[2];
-    if (pipe(result) != 0 || pipe(ready) != 0) std::abort();
+    int result[2], ready[2], findings[2];
+    if (pipe(result) != 0 || pipe(ready) != 0 || pipe(findings) != 0) std::abort();
     const pid_t pid = fork();
     if (pid == 0) {
       setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -36,7 +45,10 @@ ForkedRanks::ForkedRanks(int count, const Body& body, const std::function<std::s
       setenv("WORLD_SIZE", (world_size ? world_size(rank) : std::to_string(count)).c_str(), 1);
       at::set_num_threads(1);
       ready_fd = ready[1];
+      findings_fd = findings[1];
       close(ready[0]);
+      close(findings[0]);
+      fcntl(findings[1], F_SETFL, O_NONBLOCK);  // one is enough
       std::string text;
       try {
         text = body(rank);
@@ -48,6 +60,9 @@ ForkedRanks::ForkedRanks(int count, const Body& body, const std::function<std::s
     }
     close(result[1]);
     close(ready[1]);
+    close(findings[1]);
+    fcntl(findings[0], F_SETFL, O_NONBLOCK);
+    findings_.push_back(findings[0]);
     pids_.push_back(pid);
     results_.push_back(result[0]);
     readies_.push_back(ready[0]);
@@ -59,8 +74,13 @@ ForkedRanks::~ForkedRanks() {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
-  for (const int fd : results_) close(fd);
-  for (const int fd : readies_) close(fd);
+  for (std::size_t rank = 0; rank < findings_.size(); ++rank) {
+    char byte;
+    if (read(findings_[rank], &byte, 1) == 1) ADD_FAILURE() << "the thread sanitizer has found something in rank " << rank;
+  }
+  for (const auto* fds : {&results_, &readies_, &findings_}) {
+    for (const int fd : *fds) close(fd);
+  }
 }
 
 void ForkedRanks::Ready() {
@@ -89,8 +109,8 @@ std::string ForkedRanks::Result(int rank, int seconds) {
     text.append(buffer, static_cast<std::size_t>(got));
   }
   siginfo_t info = {};
-  if (text.empty() && waitid(P_PID, static_cast<id_t>(pids_[rank]), &info, WEXITED | WNOWAIT) == 0) {
-    text = absl::StrCat("(ended with ", info.si_code == CLD_EXITED ? "status " : "signal ", info.si_status, ")");
+  if (waitid(P_PID, static_cast<id_t>(pids_[rank]), &info, WEXITED | WNOWAIT) == 0 && (text.empty() || info.si_status != 0)) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", "(ended with ", info.si_code == CLD_EXITED ? "status " : "signal ", info.si_status, ")");
   }
   return text;
 }

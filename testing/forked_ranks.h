@@ -12,7 +12,8 @@
 //   ranks.Signal(1, SIGKILL);
 //   EXPECT_THAT(ranks.Result(0), HasSubstr("rank 1"));
 //
-// The test itself must not have used threads of LibTorch's before. What still runs when this goes is killed.
+// The test itself must not have used threads of LibTorch's before. What still runs when this goes is killed. What the thread sanitizer finds
+// in a rank fails the test.
 
 #include <sys/types.h>
 
@@ -37,12 +38,13 @@ class ForkedRanks {
   // Until all ranks have; a failure of the test after 20 s.
   void AwaitReady();
   void Signal(int rank, int signal);
-  // What the rank's body returned, "thrown: ..." for an exception, "(ended with status 3)" without either, "(nothing came)" after a while.
+  // What the rank's body returned, or "thrown: ..." for an exception; then " (ended with status 3)", or signal 9, if the process did not end
+  // well, alone if it said nothing. "(nothing came)" after a while.
   std::string Result(int rank, int seconds = 20);
 
  private:
   std::vector<pid_t> pids_;
-  std::vector<int> results_, readies_;
+  std::vector<int> results_, readies_, findings_;
 };
 
 }  // namespace ddpopt::testing

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -184,9 +185,69 @@ absl::StatusOr<std::string> ResolveProgram(const std::string& program) {
 
 std::string SignalText(int signal) { return absl::StrCat("signal ", signal, " (", strsignal(signal), ")"); }
 
+// Where output goes. What its reader doesn't take yet is kept, since one that has stopped reading must not stop the launcher.
+class Sink {
+ public:
+  explicit Sink(int fd) : fd_(fd) {
+    struct stat info = {};
+    known_ = fstat(fd, &info) == 0;
+    if (!known_) return;
+    device_ = info.st_dev;
+    inode_ = info.st_ino;
+    socket_ = S_ISSOCK(info.st_mode);
+    // Others use this open file too, and are not to find it changed: another one of the same pipe or terminal doesn't wait.
+    if (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode)) {
+      own_ = Fd(open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+      asks_ = !own_.open();
+    }
+  }
+  int fd() const { return own_.open() ? own_.get() : fd_; }
+  bool IsSameFile(const Sink& other) const { return known_ && other.known_ && device_ == other.device_ && inode_ == other.inode_; }
+  bool pending() const { return !pending_.empty(); }
+  bool full() const { return pending_.size() > kMaxPending; }
+  void Append(absl::string_view text) { pending_.append(text.data(), text.size()); }
+  // Gives up what is pending.
+  void Drop() { pending_.clear(); }
+
+  // As much as the reader takes now. False if there is none any more.
+  bool Write() {
+    absl::string_view rest = pending_;
+    bool readable = true;
+    while (!rest.empty()) {
+      pollfd ready = {fd(), POLLOUT, 0};
+      if (asks_ && poll(&ready, 1, 0) == 0) break;
+      // Up to this size a pipe takes all or nothing, so that lines of several writers stay whole.
+      absl::string_view piece = rest.substr(0, PIPE_BUF);
+      if (const std::size_t end = piece.rfind('\n'); end != absl::string_view::npos) piece = piece.substr(0, end + 1);
+      const ssize_t written = socket_ ? send(fd(), piece.data(), piece.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
+                                      : write(fd(), piece.data(), piece.size());
+      if (written >= 0) {
+        rest.remove_prefix(static_cast<std::size_t>(written));
+      } else if (errno == EAGAIN) {
+        break;
+      } else if (errno != EINTR) {
+        readable = errno != EPIPE;
+        rest = {};
+      }
+    }
+    pending_.erase(0, pending_.size() - rest.size());
+    return readable;
+  }
+
+ private:
+  static constexpr size_t kMaxPending = size_t{1} << 20;
+  int fd_;
+  Fd own_;
+  bool known_ = false, socket_ = false;
+  bool asks_ = false;  // before it writes
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  std::string pending_;
+};
+
 struct Stream {
   Fd fd;
-  int target = 1;
+  Sink* sink = nullptr;
   std::string prefix;
   std::string pending;
 };
@@ -202,7 +263,12 @@ struct Rank {
 class Run {
  public:
   Run(const LaunchOptions& options, std::vector<std::string> argv, std::string program)
-      : options_(options), argv_(std::move(argv)), program_(std::move(program)), timeout_seconds_(options.timeout_seconds) {}
+      : options_(options),
+        argv_(std::move(argv)),
+        program_(std::move(program)),
+        timeout_seconds_(options.timeout_seconds),
+        out_(options.stdout_fd),
+        err_(options.stderr_fd) {}
 
   // Nothing of the ranks outlives this object, whatever happens.
   ~Run() { KillAndReap(); }
@@ -229,10 +295,11 @@ class Run {
       if (timeout_seconds_ > 0) timeout_seconds_ = std::max(0.001, options_.timeout_seconds - Since(begin));
     }
     LaunchResult result;
+    result.seconds = Since(begin);
+    AwaitReaders(begin);
     result.exit_status = exit_status_;
     result.failed_rank = failed_rank_;
     result.reason = reason_;
-    result.seconds = Since(begin);
     result.restarts = restarts_;
     for (const Rank& rank : ranks_) result.ranks.push_back(rank.outcome);
     return result;
@@ -264,9 +331,33 @@ class Run {
     KillAndReap();
     // What the ranks wrote last. A process that left its group may hold a pipe open: don't wait for it.
     const Clock::time_point drain_end = Clock::now() + std::chrono::milliseconds(500);
+    draining_ = true;
     while (AnyStreamOpen() && Clock::now() < drain_end) Poll(50);
+    draining_ = false;
     for (Stream& stream : streams_) FinishStream(stream);
     return absl::OkStatus();
+  }
+
+  // The ranks have gone. Their output is waited for as any program waits for its reader: until a signal, or the time limit.
+  void AwaitReaders(Clock::time_point begin) {
+    absl::optional<Clock::time_point> latest;
+    while (out_.pending() || err_.pending()) {
+      if (!latest && (interrupted_ || timed_out_)) latest = Clock::now() + std::chrono::seconds(1);
+      if (latest && Clock::now() >= *latest) {
+        out_.Drop();
+        err_.Drop();
+        return;
+      }
+      Poll(100);
+      if (latest) continue;
+      if (const int signal = signals_.Take(); signal != 0) {
+        interrupted_ = true;
+        Fail(128 + signal, -1, absl::StrCat("the launcher got ", SignalText(signal), " before its output was read"));
+      } else if (options_.timeout_seconds > 0 && Since(begin) >= options_.timeout_seconds && (out_.pending() || err_.pending())) {
+        timed_out_ = true;
+        Fail(kTimeoutStatus, -1, absl::StrCat("the time limit of ", options_.timeout_seconds, " s is over, and its output was not read"));
+      }
+    }
   }
 
   static double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -365,8 +456,8 @@ class Run {
     }
     if (!plain) {
       const std::string prefix = absl::StrCat("[rank ", rank.rank, "] ");
-      AddStream(std::move(out_read), options_.rank0_plain ? options_.stderr_fd : options_.stdout_fd, prefix);
-      AddStream(std::move(err_read), options_.stderr_fd, prefix);
+      AddStream(std::move(out_read), options_.rank0_plain ? ErrorSink() : out_, prefix);
+      AddStream(std::move(err_read), ErrorSink(), prefix);
     }
     return absl::OkStatus();
   }
@@ -381,29 +472,25 @@ class Run {
     sigaction(signal, &action, nullptr);
   }
 
-  void AddStream(Fd fd, int target, std::string prefix) {
+  // Standard output and error may be one file, in which lines are to keep their order.
+  Sink& ErrorSink() { return err_.IsSameFile(out_) ? out_ : err_; }
+
+  void AddStream(Fd fd, Sink& sink, std::string prefix) {
     fcntl(fd.get(), F_SETFL, O_NONBLOCK);
-    streams_.push_back({std::move(fd), target, std::move(prefix), ""});
+    streams_.push_back({std::move(fd), &sink, std::move(prefix), ""});
   }
 
-  void Write(int target, absl::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = write(target, text.data(), text.size());
-      if (written >= 0) {
-        text.remove_prefix(written);
-      } else if (errno == EAGAIN) {
-        pollfd wait = {target, POLLOUT, 0};
-        poll(&wait, 1, 100);
-      } else if (errno != EINTR) {
-        if (errno == EPIPE && target == options_.stdout_fd) {
-          Fail(128 + SIGPIPE, -1, "standard output was closed");
-        }
-        return;
-      }
-    }
+  void Write(Sink& sink, absl::string_view text) {
+    sink.Append(text);
+    WriteMore(sink);
+  }
+  void WriteMore(Sink& sink) {
+    if (sink.Write() || &sink != &out_ || out_closed_) return;
+    out_closed_ = true;
+    Fail(128 + SIGPIPE, -1, "standard output was closed");
   }
 
-  void Say(absl::string_view text) { Write(options_.stderr_fd, absl::StrCat("launcher: ", text, "\n")); }
+  void Say(absl::string_view text) { Write(ErrorSink(), absl::StrCat("launcher: ", text, "\n")); }
 
   void Emit(Stream& stream, bool all) {
     std::string text;
@@ -418,7 +505,7 @@ class Run {
       begin = std::min(end + 1, stream.pending.size());
     }
     stream.pending.erase(0, begin);
-    Write(stream.target, text);
+    Write(*stream.sink, text);
   }
 
   void FinishStream(Stream& stream) {
@@ -428,7 +515,7 @@ class Run {
 
   void Drain(Stream& stream) {
     std::array<char, 16384> buffer;
-    for (int reads = 0; reads < 16; ++reads) {  // then another stream's turn
+    for (int reads = 0; reads < 16 && (draining_ || !stream.sink->full()); ++reads) {  // then another stream's turn
       const ssize_t got = read(stream.fd.get(), buffer.data(), buffer.size());
       if (got > 0) {
         stream.pending.append(buffer.data(), got);
@@ -445,15 +532,26 @@ class Run {
 
   void Poll(int milliseconds) {
     std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    std::vector<Sink*> sinks;
+    for (Sink* sink : {&out_, &err_}) {
+      if (!sink->pending()) continue;
+      fds.push_back({sink->fd(), POLLOUT, 0});
+      sinks.push_back(sink);
+    }
     std::vector<Stream*> open;
     for (Stream& stream : streams_) {
-      if (!stream.fd.open()) continue;
+      // While its reader takes nothing, a rank waits where it writes, as it would without a launcher.
+      if (!stream.fd.open() || (stream.sink->full() && !draining_)) continue;
       fds.push_back({stream.fd.get(), POLLIN, 0});
       open.push_back(&stream);
     }
     if (poll(fds.data(), fds.size(), milliseconds) <= 0) return;
-    for (size_t i = 0; i < open.size(); ++i) {
-      if (fds[i + 1].revents != 0) Drain(*open[i]);
+    size_t i = 1;
+    for (Sink* sink : sinks) {
+      if (fds[i++].revents != 0) WriteMore(*sink);
+    }
+    for (Stream* stream : open) {
+      if (fds[i++].revents != 0) Drain(*stream);
     }
   }
 
@@ -581,7 +679,10 @@ class Run {
   double timeout_seconds_;  // of what is left
   Clock::time_point begin_;
   std::vector<Rank> ranks_;
+  Sink out_, err_;
   std::vector<Stream> streams_;
+  bool draining_ = false;  // the ranks have gone
+  bool out_closed_ = false;
 
   int exit_status_ = 0;
   int failed_rank_ = -1;

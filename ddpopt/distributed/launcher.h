@@ -10,7 +10,9 @@
 // Each rank gets MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE,
 // TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS, as from torchrun, OMP_NUM_THREADS=1 unless set, an empty standard input, and a
 // process group of its own. The first rank that exits with an error, dies of a signal or is stopped ends the others: SIGTERM, and SIGKILL
-// after a grace period, to whole process groups. SIGINT, SIGTERM, SIGHUP or SIGQUIT to the launcher do the same.
+// after a grace period, to whole process groups. SIGINT, SIGTERM, SIGHUP or SIGQUIT to the launcher do the same. A reader of the output that
+// stops reading holds up the ranks that write (after a megabyte), never the launcher; when the ranks have gone, what it has not read yet is
+// waited for until a signal or the time limit.
 
 #include <functional>
 #include <string>

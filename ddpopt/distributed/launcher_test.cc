@@ -1,12 +1,14 @@
 #include "ddpopt/distributed/launcher.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -372,6 +374,136 @@ TEST(Launch, APortInUseIsNamed) {
   const Outcome outcome = LaunchScript(1, "echo $MASTER_PORT", options);
   DDPOPT_ASSERT_OK(outcome.result);
   EXPECT_THAT(outcome.lines(), ElementsAre(absl::StrCat("[rank 0] ", options.master_port)));
+}
+
+// A pipe that is read when `Read` is called, and not before.
+class LazyReader {
+ public:
+  LazyReader() {
+    if (pipe2(ends_, O_CLOEXEC) != 0) std::abort();
+  }
+  ~LazyReader() {
+    if (thread_.joinable()) thread_.join();
+    close(ends_[0]);
+  }
+  int fd() const { return ends_[1]; }
+  // When it takes no more; false if it never gets full.
+  bool AwaitFull() const {
+    const int own = open(absl::StrCat("/proc/self/fd/", ends_[1]).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    for (int i = 0; i < 2000; ++i) {
+      pollfd ready = {own, POLLOUT, 0};
+      if (poll(&ready, 1, 0) == 0) return close(own) == 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    close(own);
+    return false;
+  }
+  void Read() {
+    thread_ = std::thread([this] {
+      char buffer[65536];
+      for (ssize_t got; (got = read(ends_[0], buffer, sizeof(buffer))) > 0;) bytes_ += got;
+    });
+  }
+  void CloseWriteEnd() { close(ends_[1]); }
+  int64_t bytes() {
+    thread_.join();
+    return bytes_;
+  }
+
+ private:
+  int ends_[2];
+  int64_t bytes_ = 0;
+  std::thread thread_;
+};
+
+TEST(Launch, AReaderThatStopsReadingDoesNotHideADeadRank) {
+  LazyReader reader;
+  const std::string err = TempPath("err");
+  LaunchOptions options;
+  options.nproc_per_node = 2;
+  options.stdout_fd = reader.fd();
+  options.stderr_fd = open(err.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  const std::string full = TempPath("full");
+  bool named = false;
+  std::thread watch([&] {
+    if (reader.AwaitFull()) std::ofstream(full) << "yes";
+    for (int i = 0; i < 1500 && !named; ++i) {
+      named = ReadFile(err).find(") exited with status 3") != std::string::npos;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    reader.Read();
+  });
+  const auto result =
+      Launch({"/bin/sh", "-c", absl::StrCat("test $RANK = 0 && exec yes 12345678901234567890; while ! test -e ", full, "; do sleep 0.05; done; exit 3")}, options);
+  watch.join();
+  reader.CloseWriteEnd();
+  DDPOPT_ASSERT_OK(result);
+  EXPECT_TRUE(named);
+  EXPECT_EQ(result->exit_status, 3);
+  EXPECT_THAT(result->reason, HasSubstr("rank 1 exited with status 3"));
+  // The launcher keeps a megabyte, and what is in the pipes; a line more or less.
+  const int64_t bytes = reader.bytes();
+  EXPECT_GT(bytes, 1'000'000);
+  EXPECT_LT(bytes, 8'000'000);
+  std::remove(full.c_str());
+}
+
+TEST(Launch, AReaderThatStopsReadingHoldsUpNeitherSignalsNorTheTimeLimit) {
+  for (const bool signal : {true, false}) {
+    for (const bool plain : {true, false}) {
+      LazyReader reader;
+      LaunchOptions options;
+      options.nproc_per_node = 2;
+      options.rank0_plain = plain;
+      options.stdout_fd = options.stderr_fd = reader.fd();  // one pipe for both
+      options.grace_seconds = 0.5;
+      if (!signal) options.timeout_seconds = 1;
+      bool full = false;
+      std::thread watch([&] {
+        full = reader.AwaitFull();
+        if (signal) kill(getpid(), SIGTERM);
+      });
+      const auto result = Launch({"/bin/sh", "-c", "exec yes"}, options);
+      watch.join();
+      EXPECT_TRUE(full);
+      reader.Read();
+      reader.CloseWriteEnd();
+      reader.bytes();
+      DDPOPT_ASSERT_OK(result);
+      EXPECT_EQ(result->exit_status, signal ? 128 + SIGTERM : kTimeoutStatus);
+    }
+  }
+}
+
+// As with a pager: the program has ended, and its output is read later.
+TEST(Launch, WhatIsReadLateIsNotLost) {
+  LazyReader reader;
+  LaunchOptions options;
+  options.stdout_fd = reader.fd();
+  std::thread watch([&] {
+    reader.AwaitFull();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    reader.Read();
+  });
+  const auto result = Launch({"/bin/sh", "-c", "seq 100000 | head -c 500000"}, options);
+  watch.join();
+  reader.CloseWriteEnd();
+  DDPOPT_ASSERT_OK(result);
+  EXPECT_EQ(result->exit_status, 0);
+  EXPECT_GT(reader.bytes(), 500'000);
+}
+
+TEST(Launch, AClosedOutputIsNamedOnceWhereBothAreOnePipe) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  close(ends[0]);
+  LaunchOptions options;
+  options.stdout_fd = options.stderr_fd = ends[1];
+  const auto result = Launch({"/bin/sh", "-c", "exec yes"}, options);
+  close(ends[1]);
+  DDPOPT_ASSERT_OK(result);
+  EXPECT_EQ(result->exit_status, 128 + SIGPIPE);
+  EXPECT_THAT(result->reason, HasSubstr("standard output was closed"));
 }
 
 TEST(MaybeLaunchSelf, LaunchesThisProgramAndReturnsItsStatus) {
