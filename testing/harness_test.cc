@@ -48,6 +48,8 @@ TEST(Harness, BadCommandLinesAreRefused) {
            {"--nproc_per_node=2 --timeout=soon true", "--timeout=soon is not a number of seconds"},
            {"--nproc_per_node=2 --timeout=-1 true", "--timeout=-1 is not a number of seconds"},
            {"--nproc_per_node=2 --timeout=nan true", "--timeout=nan is not a number of seconds"},
+           {"--nproc_per_node=2 --stall_timeout=-2 true", "--stall_timeout=-2 is not a number of seconds, 0 or more"},
+           {"--nproc_per_node=2 --stall-timeout", "--stall_timeout needs a number of seconds"},
            {"--nproc_per_node=2 --nnodes=0 true", "--nnodes=0 is outside [1, 1024]"},
            {"--nproc_per_node=2 --nnodes=1:4 true", "--nnodes=1:4: a range of machines isn't supported"},
            {"--nproc_per_node=2 --nnodes=2 true", "--master_addr=ADDR is missing, which several machines need"},
@@ -81,6 +83,13 @@ TEST(Harness, PrefixesOutputByRankAndPassesArguments) {
   const Outcome outcome = Harness("--nproc_per_node=2 sh -c 'echo $RANK of $WORLD_SIZE $0 $1' --timeout=x 'a b'");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 0] 0 of 2 --timeout=x a b", "[rank 1] 1 of 2 --timeout=x a b"));
+}
+
+TEST(Harness, RanksFindTheStallTimeout) {
+  const Outcome outcome = Harness("--nproc_per_node=1 --stall_timeout=2.5 sh -c 'echo $DDPOPT_STALL_TIMEOUT'");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.lines(), UnorderedElementsAre("[rank 0] 2.5"));
+  EXPECT_THAT(Harness("--help").out, HasSubstr("--stall_timeout=SECONDS"));
 }
 
 TEST(Harness, StatusOfTheFirstFailure) {

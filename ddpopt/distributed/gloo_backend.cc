@@ -14,9 +14,8 @@
 
 namespace ddpopt {
 
-c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-                                                  std::chrono::milliseconds timeout, const std::vector<std::string>& interfaces,
-                                                  const std::string& bind_address, bool check_collectives) {
+GlooBackend MakeGlooBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout,
+                            const std::vector<std::string>& interfaces, const std::string& bind_address, bool check_collectives) {
   const auto make = [&](const char* prefix) -> c10::intrusive_ptr<c10d::Backend> {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     for (const std::string& interface : interfaces) {
@@ -27,8 +26,9 @@ c10::intrusive_ptr<c10d::Backend> MakeGlooBackend(const c10::intrusive_ptr<c10d:
                                                        std::move(options));
   };
   c10::intrusive_ptr<c10d::Backend> backend = make("collectives");
-  if (!check_collectives) return backend;
-  return c10::make_intrusive<c10d::ProcessGroupWrapper>(backend, make("checks"));
+  if (!check_collectives) return {backend, backend};
+  const c10::intrusive_ptr<c10d::Backend> checks = make("checks");
+  return {c10::make_intrusive<c10d::ProcessGroupWrapper>(backend, checks), checks};
 }
 
 }  // namespace ddpopt

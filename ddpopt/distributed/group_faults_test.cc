@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -183,6 +184,162 @@ TEST(GroupFaults, CollectivesThatDifferAreNamedWithChecks) {
           << c.name;
     }
   }
+}
+
+// Of every collective; after an error of the checks the ranks are still in step.
+TEST(GroupFaults, EveryCollectiveIsCheckedBetweenRanks) {
+  using Tensors = std::vector<at::Tensor>;
+  using Work = c10::intrusive_ptr<c10d::Work>;
+  const auto full = [](int64_t size) { return at::full({size}, 1.0); };
+  struct Case {
+    const char* operation;
+    std::function<Work(c10d::Backend&, int64_t size, int rank)> run;
+  };
+  const std::vector<Case> cases = {
+      {"BROADCAST",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         Tensors tensors = {full(size)};
+         return backend.broadcast(tensors, {});
+       }},
+      {"REDUCE",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         Tensors tensors = {full(size)};
+         return backend.reduce(tensors, {});
+       }},
+      {"ALLGATHER",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         std::vector<Tensors> outputs = {{full(size), full(size)}};
+         Tensors inputs = {full(size)};
+         return backend.allgather(outputs, inputs, {});
+       }},
+      {"_ALLGATHER_BASE",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         at::Tensor output = full(2 * size), input = full(size);
+         return backend._allgather_base(output, input, {});
+       }},
+      {"GATHER",
+       [=](c10d::Backend& backend, int64_t size, int rank) {
+         std::vector<Tensors> outputs;
+         if (rank == 0) outputs = {{full(size), full(size)}};
+         Tensors inputs = {full(size)};
+         return backend.gather(outputs, inputs, {});
+       }},
+      {"SCATTER",
+       [=](c10d::Backend& backend, int64_t size, int rank) {
+         std::vector<Tensors> inputs;
+         if (rank == 0) inputs = {{full(size), full(size)}};
+         Tensors outputs = {full(size)};
+         return backend.scatter(outputs, inputs, {});
+       }},
+      {"REDUCE_SCATTER",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         std::vector<Tensors> inputs = {{full(size), full(size)}};
+         Tensors outputs = {full(size)};
+         return backend.reduce_scatter(outputs, inputs, {});
+       }},
+      {"ALLTOALL",
+       [=](c10d::Backend& backend, int64_t size, int) {
+         Tensors outputs = {full(size), full(size)}, inputs = {full(size), full(size)};
+         return backend.alltoall(outputs, inputs, {});
+       }},
+  };
+  ForkedRanks ranks(2, [&](int rank) -> std::string {
+    InitOptions options = Quick(10'000);
+    options.debug = true;
+    GROUP_OR_RETURN(options);
+    c10d::Backend& backend = *group.impl()->group->getBackend(at::kCPU);
+    for (const Case& c : cases) {
+      const auto error_of = [&](const Case& run, int64_t size) -> std::string {
+        try {
+          run.run(backend, size, rank)->wait();
+        } catch (const std::exception& e) {
+          return ExceptionMessage(e);
+        }
+        return "";
+      };
+      const auto check = [&](const std::string& error, const std::vector<std::string>& parts) -> std::string {
+        for (const std::string& part : parts) {
+          if (error.find(part) == std::string::npos) return absl::StrCat(c.operation, " lacks \"", part, "\": ", error);
+        }
+        return "";
+      };
+      if (const std::string error = error_of(c, 4); !error.empty()) return absl::StrCat(c.operation, ": ", error);
+      const std::string differ = "Detected mismatch between collectives on ranks", mine = absl::StrCat("on rank ", rank, " of 2 failed");
+      std::string wrong = check(error_of(c, rank == 1 ? 5 : 4), {differ, mine, "Tensor shapes", "Rank 1 is running", "OpType="});
+      if (!wrong.empty()) return wrong;
+      wrong = check(error_of(rank == 1 ? cases[0] : c, rank == 1 && &c == &cases[0] ? 6 : 4),
+                    {differ, mine, "Rank 1 is running", &c == &cases[0] ? "Tensor shapes" : "Op type"});
+      if (!wrong.empty()) return wrong;
+    }
+    return AllReduce(group);
+  });
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.Result(rank), "sum 2");
+}
+
+// Rank 1's broadcast is refused when the ranks have agreed on it: so it has run one less.
+TEST(GroupFaults, ASequenceThatDiffersIsNamedWithChecks) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    setenv("TORCH_DISTRIBUTED_DEBUG", "detail", 1);
+    GROUP_OR_RETURN(Quick(4000));
+    if (!group.options().debug) return "no checks";
+    std::vector<at::Tensor> tensors = {rank == 1 ? at::full({4}, 1.0).to_sparse() : at::full({4}, 1.0)};
+    std::string first;
+    try {
+      const auto work = group.impl()->group->getBackend(at::kCPU)->broadcast(tensors, {});
+    } catch (const std::exception& e) {
+      first = ExceptionMessage(e);
+    }
+    if (first.empty() != (rank == 0)) return absl::StrCat("the broadcast: ", first);
+    return AllReduce(group);
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ranks.Result(rank), AllOf(HasSubstr("FAILED_PRECONDITION: AllReduceSum on rank " + std::to_string(rank)),
+                                          HasSubstr("Detected mismatch between collectives on ranks"), HasSubstr("Sequence number")));
+  }
+}
+
+TEST(GroupFaults, ChecksOnOneRankAloneAreNamed) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    setenv("TORCH_DISTRIBUTED_DEBUG", rank == 1 ? "DETAIL" : "OFF", 1);
+    return std::string(InitProcessGroup(Quick()).status().message());
+  });
+  EXPECT_THAT(ranks.Result(0), HasSubstr("rank 1 has backend gloo with checks of collectives, rank 0 has backend gloo"));
+  EXPECT_THAT(ranks.Result(1), HasSubstr("rank 0 has backend gloo, rank 1 has backend gloo with checks of collectives"));
+}
+
+TEST(GroupFaults, ATransferThatNobodyAnswersIsNamed) {
+  ForkedRanks ranks(3, [](int rank) -> std::string {
+    GROUP_OR_RETURN(Quick());
+    if (rank != 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(6));
+      return "";
+    }
+    std::vector<at::Tensor> tensors = {at::full({4}, 1.0)};
+    try {
+      group.impl()->group->getBackend(at::kCPU)->recv(tensors, 2, 7)->wait();
+    } catch (const std::exception& e) {
+      return ExceptionMessage(e);
+    }
+    return "it came";
+  });
+  EXPECT_THAT(ranks.Result(0), AllOf(HasSubstr("recv of 4 Float from rank 2 with tag 7 on rank 0 of 3 failed"),
+                                     HasSubstr("rank 2 answers through rank 0's store at 127.0.0.1:"), HasSubstr(": it ended #2 (allreduce of 4 Float)")));
+}
+
+TEST(GroupFaults, TheEnvironmentsStallTimeoutHoldsWhereTheProgramNamesNone) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    setenv("DDPOPT_STALL_TIMEOUT", "1.5", 1);
+    InitOptions options;
+    options.timeout = std::chrono::seconds(30);
+    GROUP_OR_RETURN(options);
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(6));
+      return absl::StrCat(group.options().stall_timeout.count());
+    }
+    return AllReduce(group, 77);
+  });
+  EXPECT_THAT(ranks.Result(0), AllOf(HasSubstr("has not ended within 1.5 s"), HasSubstr("rank 1 has not come")));
+  EXPECT_EQ(ranks.Result(1), "1500");
 }
 
 TEST(GroupFaults, WorldSizesThatDifferAreNamedAtOnce) {

@@ -426,6 +426,8 @@ std::string GroupMonitor::Diagnose(uint64_t number) {
     } else if (!report.alive) {
       named.push_back(absl::StrCat("rank ", rank, " doesn't answer (killed, stopped, ended or cut off)",
                                    report.known ? absl::StrCat("; at last ", at) : ""));
+    } else if (number == 0) {
+      named.push_back(absl::StrCat("rank ", rank, " answers through rank 0's store at ", options.master, ": ", at));
     } else if (report.number < number || (report.number == number && !report.running)) {
       named.push_back(absl::StrCat("rank ", rank, " has not come: ", at));
     } else if (report.number == number && report.text != shared_->PlainNameLocked(number)) {
@@ -434,7 +436,17 @@ std::string GroupMonitor::Diagnose(uint64_t number) {
       named.push_back(absl::StrCat("rank ", rank, " is further: ", at));
     }
   }
-  if (named.empty()) return "all ranks are in it; the network between them may be cut, or too slow";
+  if (named.empty()) {
+    std::vector<int> others;
+    for (int rank = 0; rank < options.world_size && others.size() <= kMaxNamed; ++rank) {
+      if (rank != options.rank) others.push_back(rank);
+    }
+    const bool many = others.size() > kMaxNamed;
+    if (many) others.resize(kMaxNamed);
+    return absl::StrCat("all ranks are in it (", others.size() == 1 ? "rank " : "ranks ", absl::StrJoin(others, ", "), many ? ", ..." : "",
+                        others.size() == 1 ? " answers" : " answer", " through rank 0's store at ", options.master,
+                        "); the network between them was cut, or is too slow");
+  }
   const std::size_t more = named.size() > kMaxNamed ? named.size() - kMaxNamed : 0;
   named.resize(named.size() - more);
   return absl::StrCat(absl::StrJoin(named, "; "), more > 0 ? absl::StrCat("; and ", more, " more ranks") : "");

@@ -60,7 +60,8 @@ class GroupMonitor {
   // where that must be the same on all ranks.
   std::string Difference() const;
 
-  // What the others do, seen from this rank's collective `number`. Takes up to about four seconds, in which it watches who is alive.
+  // What the others do, seen from this rank's collective `number`; 0: from something else, and what each of them is in. Takes up to about
+  // four seconds, in which it watches who is alive.
   std::string Diagnose(uint64_t number);
 
  private:

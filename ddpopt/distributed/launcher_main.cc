@@ -38,6 +38,8 @@ TORCHELASTIC_MAX_RESTARTS, and OMP_NUM_THREADS=1 unless set. Each line of a rank
   --master_port=PORT   a port that is free there; default: any, required with several machines
   --max_restarts=N     starts all ranks again after a failure, up to N times; default 0. A program that saves checkpoints goes on from the last
                        (TORCHELASTIC_RESTART_COUNT tells it which start it is)
+  --stall_timeout=SECONDS  a collective that has not ended within this time fails, and names the ranks that have not come, in every program that
+                       doesn't choose another itself; the ranks find it in DDPOPT_STALL_TIMEOUT (default: what the program says)
   --timeout=SECONDS    ends all ranks after this time, with status 124 (default 0: no limit)
   --json               the last line of standard output is one JSON object: nproc_per_node, nnodes, node_rank, exit_status, failed_rank (-1:
                        none), reason, seconds, restarts, ranks [{exit_status, signal, stopped, ended_by_launcher, text}] of this machine
@@ -76,6 +78,12 @@ int LauncherMain(const char* name, int argc, char** argv) {
       return "";
     };
   };
+  const auto seconds = [](double* to) {
+    return [=](const std::string& flag, const std::string& value) -> std::string {
+      const bool good = absl::SimpleAtod(value, to) && std::isfinite(*to) && *to >= 0;
+      return good ? "" : absl::StrCat("--", flag, "=", value, " is not a number of seconds, 0 or more");
+    };
+  };
   const std::map<std::string, Flag> flags = {
       {"nproc_per_node", {"a number of ranks", integer(&options.nproc_per_node, 1, 1024)}},
       {"nnodes",
@@ -93,12 +101,14 @@ int LauncherMain(const char* name, int argc, char** argv) {
           options.master_addr = value;
           return std::string();
         }}},
-      {"timeout",
+      {"timeout", {"a number of seconds", seconds(&options.timeout_seconds)}},
+      {"stall_timeout",
        {"a number of seconds",
-        [&](const std::string&, const std::string& value) {
-          const bool good =
-              absl::SimpleAtod(value, &options.timeout_seconds) && std::isfinite(options.timeout_seconds) && options.timeout_seconds >= 0;
-          return good ? std::string() : absl::StrCat("--timeout=", value, " is not a number of seconds, 0 or more");
+        [&](const std::string& flag, const std::string& value) {
+          double stall_timeout = 0;
+          std::string wrong = seconds(&stall_timeout)(flag, value);
+          if (wrong.empty()) options.environment.emplace_back("DDPOPT_STALL_TIMEOUT", value);
+          return wrong;
         }}},
   };
   int i = 1;

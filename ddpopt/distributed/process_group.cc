@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -51,7 +52,14 @@ struct Environment {
   int local_rank = 0;
   int restart_count = 0;
   bool agent_store = false;  // torchrun's agent serves the store
+  Milliseconds stall_timeout{0};
+  bool debug = false;
 };
+
+constexpr char kStallVariable[] = "DDPOPT_STALL_TIMEOUT";
+constexpr char kDebugVariable[] = "TORCH_DISTRIBUTED_DEBUG";
+// Beyond it, moments to come don't fit the clock.
+constexpr Milliseconds kFar = std::chrono::hours(24 * 365);
 
 absl::StatusOr<std::string> ReadVariable(const char* name) {
   const char* value = std::getenv(name);
@@ -91,6 +99,23 @@ absl::StatusOr<Environment> ReadEnvironment() {
   }
   if (const char* count = std::getenv("TORCHELASTIC_RESTART_COUNT"); count != nullptr && *count != '\0') {
     DDPOPT_ASSIGN_OR_RETURN(env.restart_count, ReadInteger("TORCHELASTIC_RESTART_COUNT", 0, kMaxRanks));
+  }
+  if (const char* text = std::getenv(kStallVariable); text != nullptr && *text != '\0') {
+    double seconds = 0;
+    if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable ", kStallVariable, "='", text, "' is not a number of seconds, 0 or more"));
+    }
+    const double milliseconds = std::min(std::ceil(seconds * 1000), static_cast<double>(kFar.count()));
+    env.stall_timeout = Milliseconds(static_cast<int64_t>(milliseconds));
+  }
+  // c10d's own levels. INFO asks for less than there is.
+  if (const char* level = std::getenv(kDebugVariable); level != nullptr && *level != '\0') {
+    env.debug = absl::EqualsIgnoreCase(level, "DETAIL");
+    if (!env.debug && !absl::EqualsIgnoreCase(level, "INFO") && !absl::EqualsIgnoreCase(level, "OFF")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable ", kDebugVariable, "='", level, "' is none of OFF, INFO and DETAIL"));
+    }
   }
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   env.agent_store = agent != nullptr && std::string(agent) == "True";
@@ -308,15 +333,19 @@ namespace {
 absl::Status ConnectGloo(ProcessGroup::Impl& impl, const Network& network, Milliseconds start_timeout) {
   try {
     impl.store->setTimeout(start_timeout);
-    auto backend = MakeGlooBackend(c10::make_intrusive<c10d::PrefixStore>("ddpopt/gloo", impl.store), impl.rank, impl.world_size,
+    GlooBackend backend = MakeGlooBackend(c10::make_intrusive<c10d::PrefixStore>("ddpopt/gloo", impl.store), impl.rank, impl.world_size,
                                    impl.deadline(), network.interfaces, network.address, impl.options.debug);
     impl.store->setTimeout(impl.options.timeout);
     impl.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                           WatchBackend(std::move(backend), impl.monitor, impl.deadline()));
+                           WatchBackend(std::move(backend.collectives), std::move(backend.transfers), impl.monitor, impl.deadline()));
     return absl::OkStatus();
   } catch (const std::exception& e) {
-    return CommunicationError(e, absl::StrCat("connecting the ranks by Gloo over ", network.name,
-                                              " (GLOO_SOCKET_IFNAME chooses the interface; the ranks must reach each other by it)"));
+    const absl::Status status =
+        CommunicationError(e, absl::StrCat("connecting the ranks by Gloo over ", network.name,
+                                           " (GLOO_SOCKET_IFNAME chooses the interface; the ranks must reach each other by it)"));
+    const std::string more = impl.monitor->Diagnose(0);
+    impl.monitor->Fail(0, std::string(status.message()));
+    return absl::Status(status.code(), absl::StrCat(status.message(), more.empty() ? "" : ". ", more));
   }
 }
 
@@ -489,6 +518,18 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("the process group's timeout must be positive, got ", options.timeout.count(), " ms"));
   }
   DDPOPT_ASSIGN_OR_RETURN(const Environment env, ReadEnvironment());
+  const Milliseconds stall_timeout = options.stall_timeout.count() > 0 ? options.stall_timeout : env.stall_timeout;
+  if (Uses(backends, at::kCUDA)) {
+    const auto refuse = [&](bool own, const char* name, const char* variable, const char* why) {
+      return absl::InvalidArgumentError(absl::StrCat("process group backend '", options.backend, "': ", name,
+                                                     own ? "" : absl::StrCat(" (", variable, " in the environment)"),
+                                                     " is not supported with NCCL, ", why));
+    };
+    if (stall_timeout.count() > 0) {
+      return refuse(options.stall_timeout.count() > 0, "stall_timeout", kStallVariable, "whose collectives end by `timeout` alone");
+    }
+    if (options.debug || env.debug) return refuse(options.debug, "debug", kDebugVariable, "whose collectives are not compared between ranks");
+  }
   IgnoreBrokenPipes();
   const Clock::time_point deadline = DeadlineIn(options.timeout);
   const std::string context = absl::StrCat("rank ", env.rank, " of ", env.world_size);
@@ -497,12 +538,9 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
                                                                 env.master_addr, ":", env.master_port));
   auto impl = std::make_shared<ProcessGroup::Impl>();
   impl->options = options;
-  // Beyond it, moments to come don't fit the clock.
-  constexpr Milliseconds kFar = std::chrono::hours(24 * 365);
   impl->options.timeout = std::min(impl->options.timeout, kFar);
-  impl->options.stall_timeout = std::min(impl->options.stall_timeout, kFar);
-  if (const char* level = std::getenv("TORCH_DISTRIBUTED_DEBUG"); level != nullptr && absl::EqualsIgnoreCase(level, "DETAIL"))
-    impl->options.debug = true;
+  impl->options.stall_timeout = std::min(stall_timeout, kFar);
+  impl->options.debug = options.debug || env.debug;
   impl->rank = env.rank;
   impl->world_size = env.world_size;
   impl->local_rank = env.local_rank;
@@ -583,10 +621,11 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
 
   {
     // A connection of its own: a rank that waits in the other must not keep this one from telling so.
-    absl::StatusOr<c10::intrusive_ptr<c10d::Store>> store =
-        CatchAsStatus(absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " again"),
-                      [&] { return ConnectStore(env, false, Remaining(deadline)); });
-    DDPOPT_RETURN_IF_ERROR(store.status());
+    const absl::StatusOr<c10::intrusive_ptr<c10d::Store>> store =
+        CatchAsStatus("", [&] { return ConnectStore(env, false, Remaining(deadline)); });
+    if (!store.ok()) {
+      return Annotate(store.status(), absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " for the second time"));
+    }
     impl->monitor = GroupMonitor::Create(OfRestart(*store, impl->restart), {env.rank, env.world_size, impl->master});
   }
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);

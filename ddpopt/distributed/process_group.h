@@ -22,11 +22,13 @@ struct InitOptions {
   // asked for (docs/cuda.md), and uses device cuda:LOCAL_RANK.
   std::string backend = "gloo";
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of start-up and of every collective
-  // A collective that has not ended within this time, because another rank has not come, fails, and names that rank. 0: `timeout` alone.
+  // A collective that has not ended within this time, because another rank has not come, fails, and names that rank. 0: what
+  // DDPOPT_STALL_TIMEOUT in the environment says in seconds (the launcher's --stall_timeout sets it), else `timeout` alone. Gloo's alone:
+  // refused where NCCL takes part, whose collectives end by `timeout`.
   std::chrono::milliseconds stall_timeout{0};
   // Before each collective of Gloo all ranks compare what they are about to run (operation, shapes, dtype, sequence number), the Reducer's
   // too; an error names the ranks that differ. Slow: nothing overlaps any more. TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment does the
-  // same.
+  // same. Refused where NCCL takes part.
   bool debug = false;
 };
 

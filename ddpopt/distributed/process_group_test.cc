@@ -69,10 +69,15 @@ TEST_F(ProcessGroupEnvironment, BadValuesAreNamed) {
         {"RANK", "-1", "RANK=-1 is outside"},
         {"RANK", "1", "RANK=1 is not below WORLD_SIZE=1"},
         {"WORLD_SIZE", "0", "WORLD_SIZE=0 is outside"},
-        {"LOCAL_RANK", "2", "LOCAL_RANK=2 is above RANK=0"}}) {
+        {"LOCAL_RANK", "2", "LOCAL_RANK=2 is above RANK=0"},
+        {"DDPOPT_STALL_TIMEOUT", "soon", "DDPOPT_STALL_TIMEOUT='soon' is not a number of seconds, 0 or more"},
+        {"DDPOPT_STALL_TIMEOUT", "-1", "DDPOPT_STALL_TIMEOUT='-1' is not"},
+        {"DDPOPT_STALL_TIMEOUT", "inf", "DDPOPT_STALL_TIMEOUT='inf' is not"},
+        {"TORCH_DISTRIBUTED_DEBUG", "LOUD", "TORCH_DISTRIBUTED_DEBUG='LOUD' is none of OFF, INFO and DETAIL"}}) {
     SetUp();
     Set(name, value);
     EXPECT_THAT(InitProcessGroup(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    unsetenv(name);
   }
 }
 
@@ -100,6 +105,27 @@ TEST_F(ProcessGroupEnvironment, NcclSaysWhatIsMissing) {
   UseFakeNccl("-");
   EXPECT_THAT(InitProcessGroup(Backend("cpu:gloo,cuda:nccl")),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("backend 'cpu:gloo,cuda:nccl': no CUDA device can be used")));
+}
+
+TEST_F(ProcessGroupEnvironment, WhatIsGloosAloneIsRefusedWithNccl) {
+  UseFakeNccl("1");
+  for (const char* backend : {"nccl", "cpu:gloo,cuda:nccl"}) {
+    const std::string begin = std::string("process group backend '") + backend + "': ";
+    InitOptions options = Backend(backend);
+    options.stall_timeout = std::chrono::seconds(1);
+    EXPECT_THAT(InitProcessGroup(options), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                    begin + "stall_timeout is not supported with NCCL, whose collectives end by `timeout` alone"));
+    options = Backend(backend);
+    options.debug = true;
+    EXPECT_THAT(InitProcessGroup(options), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(begin + "debug is not supported with NCCL")));
+    for (const auto& [name, value, text] :
+         {std::tuple("DDPOPT_STALL_TIMEOUT", "2", "stall_timeout (DDPOPT_STALL_TIMEOUT in the environment) is not supported"),
+          std::tuple("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "debug (TORCH_DISTRIBUTED_DEBUG in the environment) is not supported")}) {
+      Set(name, value);
+      EXPECT_THAT(InitProcessGroup(Backend(backend)), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(begin + text)));
+      unsetenv(name);
+    }
+  }
 }
 
 TEST_F(ProcessGroupEnvironment, NcclIsBoundToTheRanksDevice) {

@@ -66,6 +66,12 @@ class Watcher : public std::enable_shared_from_this<Watcher> {
     monitor_->Fail(number, why);
     return absl::StrCat("collective ", name, " ", context_, " failed: ", why, more.empty() ? "" : absl::StrCat(". ", more));
   }
+  // Of what has no number.
+  std::string Explain(const std::string& name, const std::string& why) {
+    const std::string more = monitor_->Diagnose(0);
+    monitor_->Fail(0, absl::StrCat(name, ": ", why));
+    return absl::StrCat(name, " ", context_, " failed: ", why, more.empty() ? "" : absl::StrCat(". ", more));
+  }
 
  private:
   struct Item {
@@ -152,7 +158,12 @@ class WatchedWork : public c10d::Work {
         number_(number),
         future_(c10::make_intrusive<c10::ivalue::Future>(inner_future->elementType())) {}
 
-  std::vector<at::Tensor> result() override { return inner_->result(); }
+  // The inner work completes its future before it counts as completed itself.
+  std::vector<at::Tensor> result() override {
+    wait(kNoTimeout);
+    inner_->wait();
+    return inner_->result();
+  }
   uint64_t getSequencenumber() const override { return number_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
@@ -244,6 +255,59 @@ void Watcher::Run() {
   }
 }
 
+// What c10d ends by its timeout and tells nobody of but those who wait: transfers between two ranks, and collectives (with a number) that
+// are made of these. This says what it was, and how the others are.
+class WatchedWait : public c10d::Work {
+ public:
+  WatchedWait(c10::intrusive_ptr<c10d::Work> inner, int rank, std::weak_ptr<Watcher> watcher, std::string name, uint64_t number)
+      : Work(rank, inner->retrieveOpType()),
+        inner_(std::move(inner)),
+        watcher_(std::move(watcher)),
+        name_(std::move(name)),
+        number_(number) {}
+  ~WatchedWait() override { End(); }
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  std::vector<at::Tensor> result() override { return inner_->result(); }
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override { inner_->abort(); }
+  bool wait(Milliseconds timeout) override {
+    try {
+      const bool ended = inner_->wait(timeout);
+      End();
+      return ended;
+    } catch (const std::exception& e) {
+      const std::string why = ExceptionMessage(e);
+      const auto watcher = watcher_.lock();
+      if (watcher == nullptr) throw MakeError(absl::StrCat(name_, " failed: ", why));
+      throw MakeError(number_ == 0 ? watcher->Explain(name_, why) : watcher->Explain(number_, why));
+    }
+  }
+
+ private:
+  void End() {
+    const auto watcher = watcher_.lock();
+    if (number_ != 0 && watcher != nullptr) watcher->monitor().End(number_);
+  }
+
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  const std::weak_ptr<Watcher> watcher_;
+  const std::string name_;
+  const uint64_t number_;
+};
+
+// Null for works that have none.
+c10::intrusive_ptr<c10::ivalue::Future> FutureOf(c10d::Work& work) {
+  try {
+    return work.getFuture();
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
+
 CollectiveInfo Info(const char* operation, const std::vector<at::Tensor>& tensors) {
   CollectiveInfo info;
   info.operation = operation;
@@ -295,9 +359,11 @@ class WatchedBackend : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<GroupMonitor> monitor, Milliseconds deadline)
+  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, c10::intrusive_ptr<c10d::Backend> transfers, std::shared_ptr<GroupMonitor> monitor,
+                 Milliseconds deadline)
       : Backend(inner->getRank(), inner->getSize()),
         inner_(std::move(inner)),
+        transfers_(std::move(transfers)),
         watcher_(std::make_shared<Watcher>(std::move(monitor), deadline, rank_, size_)) {
     watcher_->Start();
     LastWords::Add(watcher_);
@@ -305,7 +371,12 @@ class WatchedBackend : public c10d::Backend {
   // The inner backend waits, when it dies, for what is outstanding in it: until its own timeout, if a rank never comes. Nobody is to wait
   // for that.
   ~WatchedBackend() override {
-    if (*pending_ > 0) std::thread([inner = std::move(inner_)]() mutable { inner.reset(); }).detach();
+    if (*pending_ > 0) {
+      std::thread([inner = std::move(inner_), transfers = std::move(transfers_)]() mutable {
+        transfers.reset();
+        inner.reset();
+      }).detach();
+    }
   }
 
   const std::string getBackendName() const override { return inner_->getBackendName(); }
@@ -323,19 +394,28 @@ class WatchedBackend : public c10d::Backend {
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+    CheckDense("broadcast", tensors);
     return Watch(Info("broadcast", tensors), [&] { return inner_->broadcast(tensors, opts); });
   }
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    CheckDense("allreduce", tensors);
     return Watch(Info("allreduce", tensors), [&] { return inner_->allreduce(tensors, opts); });
   }
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     return Watch(Info("sparse allreduce", tensors), [&] { return inner_->allreduce_sparse(tensors, opts); });
   }
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
+    CheckDense("coalesced allreduce", tensors);
     return Watch(Info("coalesced allreduce", tensors), [&] { return inner_->allreduce_coalesced(tensors, opts); });
   }
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
-    return Watch(Info("reduce", tensors), [&] { return inner_->reduce(tensors, opts); });
+    CheckDense("reduce", tensors);
+    // gloo keeps parts of the sum in the others' tensors. The copies live as long as the inner work, which has them.
+    Tensors copies;
+    if (rank_ != opts.rootRank) {
+      for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+    }
+    return Watch(Info("reduce", tensors), [&] { return inner_->reduce(copies.empty() ? tensors : copies, opts); });
   }
   WorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
     return Watch(Info("allgather", inputs), [&] { return inner_->allgather(outputs, inputs, opts); });
@@ -378,18 +458,52 @@ class WatchedBackend : public c10d::Backend {
                output, input, output_splits, input_splits, opts)
 #undef DDPOPT_BOTH_
 
-  WorkPtr send(Tensors& tensors, int to, int tag) override { return inner_->send(tensors, to, tag); }
-  WorkPtr recv(Tensors& tensors, int from, int tag) override { return inner_->recv(tensors, from, tag); }
-  WorkPtr recvAnysource(Tensors& tensors, int tag) override { return inner_->recvAnysource(tensors, tag); }
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override { inner_->monitoredBarrier(opts, wait_all_ranks); }
+  WorkPtr send(Tensors& tensors, int to, int tag) override {
+    return Transfer("send", absl::StrCat("to rank ", to), tensors, tag, [&] { return transfers_->send(tensors, to, tag); });
+  }
+  WorkPtr recv(Tensors& tensors, int from, int tag) override {
+    return Transfer("recv", absl::StrCat("from rank ", from), tensors, tag, [&] { return transfers_->recv(tensors, from, tag); });
+  }
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return Transfer("recv", "from any rank", tensors, tag, [&] { return transfers_->recvAnysource(tensors, tag); });
+  }
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
+    transfers_->monitoredBarrier(opts, wait_all_ranks);
+  }
 
  private:
-  template <typename Start>
-  WorkPtr Watch(const CollectiveInfo& info, Start&& start) {
+  void CheckUsable(const CollectiveInfo& info) {
     TORCH_CHECK(!watcher_->stopped(), info.operation, " on rank ", rank_, " of ", size_, ": the process group has been shut down");
     TORCH_CHECK(info.dtype == c10::ScalarType::Undefined || IsMoved(info.dtype), info.operation, " on rank ", rank_, " of ", size_,
                 ": tensors of ", info.dtype, " are not supported; ", getBackendName(), " takes float, double, half, bfloat16, bool, int8, ",
                 "uint8, int32 and int64");
+  }
+
+  // Where the backend takes a tensor for so many elements one after the other.
+  void CheckDense(const char* operation, const Tensors& tensors) const {
+    for (const at::Tensor& tensor : tensors) {
+      TORCH_CHECK(!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_non_overlapping_and_dense(), operation, " on rank ", rank_,
+                  " of ", size_, ": needs tensors whose elements lie dense in memory, got one of sizes ", tensor.sizes(), " and strides ",
+                  tensor.strides());
+    }
+  }
+
+  template <typename Start>
+  WorkPtr Transfer(const char* operation, const std::string& peer, const Tensors& tensors, int tag, Start&& start) {
+    const CollectiveInfo info = Info(operation, tensors);
+    CheckUsable(info);
+    CheckDense(operation, tensors);
+    const std::string name = absl::StrCat(CollectiveText(info), " ", peer, " with tag ", tag);
+    try {
+      return c10::make_intrusive<WatchedWait>(start(), rank_, watcher_, name, 0);
+    } catch (const std::exception& e) {
+      throw MakeError(watcher_->Explain(name, ExceptionMessage(e)));
+    }
+  }
+
+  template <typename Start>
+  WorkPtr Watch(const CollectiveInfo& info, Start&& start) {
+    CheckUsable(info);
     if (const std::string difference = watcher_->monitor().Difference(); !difference.empty()) {
       const std::string text =
           absl::StrCat(difference, "; results since then are wrong (", info.operation, " on rank ", rank_, " of ", size_, ")");
@@ -403,7 +517,8 @@ class WatchedBackend : public c10d::Backend {
     } catch (const std::exception& e) {
       throw MakeError(watcher_->Explain(number, ExceptionMessage(e)));
     }
-    const c10::intrusive_ptr<c10::ivalue::Future> inner_future = inner->getFuture();
+    const c10::intrusive_ptr<c10::ivalue::Future> inner_future = FutureOf(*inner);
+    if (inner_future == nullptr) return c10::make_intrusive<WatchedWait>(inner, rank_, watcher_, CollectiveText(info), number);
     auto work = c10::make_intrusive<WatchedWork>(inner, rank_, watcher_, number, inner_future);
     watcher_->Add(number, c10::weak_intrusive_ptr<c10d::Work>(WorkPtr(work)));
     ++*pending_;
@@ -422,16 +537,16 @@ class WatchedBackend : public c10d::Backend {
     return work;
   }
 
-  c10::intrusive_ptr<c10d::Backend> inner_;
+  c10::intrusive_ptr<c10d::Backend> inner_, transfers_;
   const std::shared_ptr<std::atomic<int>> pending_ = std::make_shared<std::atomic<int>>(0);  // that the inner backend has not ended
   const std::shared_ptr<Watcher> watcher_;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> WatchBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<GroupMonitor> monitor,
-                                               Milliseconds deadline) {
-  return c10::make_intrusive<WatchedBackend>(std::move(inner), std::move(monitor), deadline);
+c10::intrusive_ptr<c10d::Backend> WatchBackend(c10::intrusive_ptr<c10d::Backend> inner, c10::intrusive_ptr<c10d::Backend> transfers,
+                                               std::shared_ptr<GroupMonitor> monitor, Milliseconds deadline) {
+  return c10::make_intrusive<WatchedBackend>(std::move(inner), std::move(transfers), std::move(monitor), deadline);
 }
 
 }  // namespace ddpopt
