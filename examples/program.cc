@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -14,6 +15,11 @@ namespace ddpopt::examples {
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  constexpr double kMost = 1e9;
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(seconds, kMost) * 1000)));
 }
 
 Progress::Progress(bool on, int64_t steps, std::string unit)

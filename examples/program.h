@@ -14,6 +14,8 @@
 namespace ddpopt::examples {
 
 double SecondsSince(std::chrono::steady_clock::time_point begin);
+// Of seconds that a user has given: 0 or more, whatever their size.
+std::chrono::milliseconds Milliseconds(double seconds);
 
 // On a terminal one line that is written over; else a line now and then.
 class Progress {

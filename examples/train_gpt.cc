@@ -41,7 +41,8 @@ namespace {
 
 constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on this machine, and writes a sample of what it learnt.
 
-  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--bucket_policy=NAME] [--trace=PATH] [--json]
+  train_gpt [--nproc_per_node=N] [--steps=N] [--data=FILE] [--seed=N] [--lr=X] [--bucket_policy=NAME] [--stall_timeout=SECONDS]
+            [--trace=PATH] [--json]
 
   --nproc_per_node=N  ranks (processes), 1 to 256; default 2. Each is started by this program and uses its share of the processors
                       (or OMP_NUM_THREADS threads). Started by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
@@ -53,6 +54,7 @@ constexpr char kHelp[] = R"(Trains a small character-level GPT, data-parallel on
   --lr=X              highest learning rate; default 0.002.
   --bucket_policy=NAME  caps (default: gradient buckets of 1 and then 25 MiB), or auto: buckets that a model of the step chooses, from
                       all-reduces and a backward that are measured first; what it expects and what came of it is told.
+  --stall_timeout=SECONDS  a rank that the others have waited for that long is named, and the run ends; default 0: after five minutes.
   --trace=PATH        writes PATH.rank<N>.json for each rank: a Chrome trace (ui.perfetto.dev shows it) of steps 3 to 5, in which the buckets'
                       reductions are named.
   --json              makes the last line of standard output a JSON object: initial_loss (first step), final_loss (mean of the last
@@ -80,6 +82,7 @@ struct Options {
   std::string data;  // empty: the default text
   int64_t seed = 1;
   double lr = 2e-3;
+  double stall_timeout = 0;
   std::string trace;  // empty: none
   std::string bucket_policy = "caps";
   bool json = false;
@@ -96,6 +99,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   flags.Integer("steps", &options.steps, 1, kMany, "a whole number above 0");
   flags.Integer("seed", &options.seed, 0, kMany, "a whole number, 0 or above");
   flags.Number("lr", &options.lr, 0, "a number above 0");
+  flags.NumberFrom("stall_timeout", &options.stall_timeout, 0, "a number of seconds, 0 or above");
   flags.Text("trace", &options.trace, "the beginning of files' paths");
   flags.Text("data", &options.data, "the path of a text");
   AddBucketPolicy(&flags, &options.bucket_policy);
@@ -189,7 +193,9 @@ std::string Printable(const std::string& text) {
 }
 
 absl::Status Train(const Options& flags, absl::string_view text) {
-  DDPOPT_ASSIGN_OR_RETURN(const ProcessGroup group, InitProcessGroup());
+  InitOptions init;
+  init.stall_timeout = Milliseconds(flags.stall_timeout);
+  DDPOPT_ASSIGN_OR_RETURN(const ProcessGroup group, InitProcessGroup(init));
   const bool first_rank = group.rank() == 0;
 
   GptConfig config;

@@ -50,7 +50,8 @@ std::string WriteFile(const std::string& name, const std::string& text) {
 TEST(TrainGpt, HelpNamesEveryFlag) {
   const Result result = RunProgram("--help");
   EXPECT_EQ(result.status, 0);
-  for (const char* flag : {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--bucket_policy", "--trace", "--json", "--help"})
+  for (const char* flag :
+       {"--nproc_per_node", "--steps", "--data", "--seed", "--lr", "--bucket_policy", "--stall_timeout", "--trace", "--json", "--help"})
     EXPECT_THAT(result.out, HasSubstr(flag));
 }
 

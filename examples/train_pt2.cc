@@ -70,6 +70,7 @@ constexpr char kHelp[] = R"(Trains a model that was exported from Python with to
   --resume=FOLDER     goes on from the newest whole checkpoint in that folder, which must have one.
 
   --timeout=SECONDS   how long ranks wait for each other; default 300.
+  --stall_timeout=SECONDS  a rank that the others have waited for that long is named, and the run ends; default 0: --timeout alone.
   --json              makes the last line of standard output a JSON object: first_step, steps, world_size, initial_loss, final_loss (means over
                       the ranks of the first and the last step of this run; null if there was none), seconds, steps_per_s, parameters,
                       buckets (bytes, in the order of reduction), resumed_from (a file, or null), saved (a file, or null), params_equal;
@@ -86,7 +87,7 @@ constexpr int kBadUsage = 2;
 struct Options {
   std::string model, data, loss, weights, out, optimizer = "sgd", save, resume_folder, bucket_policy = "caps";
   int64_t nproc = 2, steps = 20, seed = 1, save_every = 0;
-  double lr = 0.01, momentum = 0, weight_decay = 0, timeout = 300;
+  double lr = 0.01, momentum = 0, weight_decay = 0, timeout = 300, stall_timeout = 0;
   bool find_unused_parameters = false, resume = false, json = false, help = false;
 };
 
@@ -112,6 +113,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) 
   flags.Integer("save_every", &options.save_every, 0, kMany, "a whole number, 0 or above");
   flags.OptionalText("resume", &options.resume, &options.resume_folder, "a folder's path");
   flags.Number("timeout", &options.timeout, 0, "a number of seconds above 0");
+  flags.NumberFrom("stall_timeout", &options.stall_timeout, 0, "a number of seconds, 0 or above");
   flags.Switch("json", &options.json);
   flags.Switch("help", &options.help);
   std::vector<std::string> rest;
@@ -251,7 +253,8 @@ absl::Status CheckEqual(const ProcessGroup& group, const ExportedProgram& progra
 
 absl::Status Train(const Options& options, const Job& job) {
   InitOptions init;
-  init.timeout = std::chrono::milliseconds(static_cast<int64_t>(std::min(options.timeout, 1e9) * 1000));
+  init.timeout = Milliseconds(options.timeout);
+  init.stall_timeout = Milliseconds(options.stall_timeout);
   DDPOPT_ASSIGN_OR_RETURN(const ProcessGroup group, InitProcessGroup(init));
   const bool first_rank = group.rank() == 0;
 

@@ -66,7 +66,7 @@ TEST(TrainPt2, HelpNamesEveryFlag) {
   EXPECT_EQ(result.status, 0);
   for (const char* flag :
        {"--data", "--loss", "--weights", "--out", "--nproc", "--steps", "--optimizer", "--lr", "--momentum", "--weight_decay", "--seed",
-        "--bucket_policy", "--find_unused_parameters", "--save", "--save_every", "--resume", "--timeout", "--json"}) {
+        "--bucket_policy", "--find_unused_parameters", "--save", "--save_every", "--resume", "--timeout", "--stall_timeout", "--json"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string("  ") + flag)) << flag;
   }
 }
@@ -204,6 +204,19 @@ TEST(TrainPt2, AnotherRunsFolderIsRefusedAndARestartGoesOn) {
   result = RunProgram(arguments + " --steps=4 --resume=" + Folder(), restarted);
   ASSERT_EQ(result.status, 0) << result.err;
   EXPECT_EQ(result.json["first_step"], 2);
+}
+
+TEST(TrainPt2, ARankThatStallsIsNamed) {
+  const std::string err = Folder() + "/stalled";
+  const std::string command =
+      absl::StrCat("'", program, "' ", kUnused, " --find_unused_parameters --steps=100000000 --stall_timeout=1 2>", err);
+  // Without a launcher, which would see that the second rank stands still.
+  const auto result = ddpopt::testing::RunProgram(absl::StrCat(
+      "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=", ddpopt::testing::FreePort(), "; RANK=1 LOCAL_RANK=1 ", command,
+      "1 & second=$!; RANK=0 LOCAL_RANK=0 ", command, "0 & first=$!; until grep -q 'step ' ", err,
+      "0 || ! kill -0 $first; do sleep 0.1; done; kill -STOP $second; wait $first; status=$?; kill -KILL $second; exit $status"));
+  EXPECT_EQ(result.status, 1) << Slurp(err + "0");
+  EXPECT_THAT(Slurp(err + "0"), ::testing::AllOf(HasSubstr("it has not ended within 1 s"), HasSubstr("rank 1 doesn't answer")));
 }
 
 TEST(TrainPt2, AFolderToResumeFromMustHaveACheckpoint) {
