@@ -1,12 +1,17 @@
 // A small training run that something goes wrong in, for the fault campaign: it saves checkpoints, goes on from the last when it is started
 // again, and writes its final parameters.
 //
-//   fault_program --folder=DIR --out=FILE --steps=N --fault=KIND --fault_rank=R --fault_step=K --fault_point=P
+//   fault_program --folder=DIR --out=FILE --steps=N --fault=KIND --fault_rank=R --fault_step=K --fault_point=P --fault_after=MICROSECONDS
 //
 // The fault happens in the first start alone, on one rank, at step K: before the forward (0), between forward and backward (1), before the
-// optimizer's step (2), or after the save (3).
+// optimizer's step (2), after the save (3), or within backward (4), when some buckets are on their way; or at the program's start (5). With
+// --fault_after a timer waits so long from there, so that it comes in the midst of whatever runs then.
+//
+// What comes from outside (interrupt, link_down) finds FILE.started, and is waited for before the forward of step K+H (--fault_hold=H):
+// FILE.come tells that it has come. Without a fault FILE.times says how long set-up and a step took, in microseconds.
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -15,6 +20,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -64,15 +71,45 @@ struct Net : torch::nn::Module {
 
 struct Plan {
   std::string folder, out, fault = "none";
-  int64_t steps = 8, rank = 0, step = 0, point = 0;
+  int64_t steps = 8, rank = 0, step = 0, point = 0, after = -1, hold = 0;
+  bool from_outside() const { return fault == "interrupt" || fault == "link_down"; }
 };
 
-// Flips one bit of the newest checkpoint.
+constexpr int64_t kInBackward = 4, kAtStart = 5;
+
+// Does something later, in a thread of its own.
+class Timer {
+ public:
+  ~Timer() { Await(); }
+  void Start(std::chrono::microseconds after, std::function<void()> what) {
+    thread_ = std::thread([after, what = std::move(what)] {
+      std::this_thread::sleep_for(after);
+      what();
+    });
+  }
+  void Await() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+};
+
+void Pause(int /*signal*/) {
+  const timespec time = {0, 700'000'000};
+  nanosleep(&time, nullptr);
+}
+
+// Flips one bit of the newest checkpoint, or cuts it.
 absl::Status DamageNewest(const std::string& folder, int64_t seed) {
   DDPOPT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ListCheckpoints(folder));
   if (paths.empty()) return absl::NotFoundError("there is no checkpoint to damage");
   DDPOPT_ASSIGN_OR_RETURN(std::string content, ReadFile(paths.front()));
-  content[static_cast<std::size_t>(seed * 7919) % content.size()] ^= static_cast<char>(1 << (seed % 8));
+  if (seed % 3 == 0) {
+    content.resize(static_cast<std::size_t>(seed * 7919) % content.size());
+  } else {
+    content[static_cast<std::size_t>(seed * 7919) % content.size()] ^= static_cast<char>(1 << (seed % 8));
+  }
   return WriteFile(paths.front(), content);
 }
 
@@ -97,6 +134,20 @@ absl::Status Train(const Plan& plan) {
   const auto is = [&](const char* kind) { return faulty && plan.fault == kind; };
   if (!first_start) unlink(Filler(plan.folder).c_str());
   if (is("wrong_world_size")) setenv("WORLD_SIZE", "7", 1);
+  if (plan.from_outside() && first_start) DDPOPT_RETURN_IF_ERROR(WriteFile(plan.out + ".started", ""));
+  // What a timer can do, too.
+  struct sigaction action = {};
+  action.sa_handler = Pause;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  const auto strike = [is, main = pthread_self()] {
+    if (is("kill")) kill(getpid(), SIGKILL);
+    if (is("stop")) kill(getpid(), SIGSTOP);
+    if (is("slow")) pthread_kill(main, SIGUSR1);
+  };
+  Timer timer;
+  if (faulty && plan.point == kAtStart) timer.Start(std::chrono::microseconds(plan.after), strike);
+  const auto begin = std::chrono::steady_clock::now();
 
   InitOptions options;
   options.timeout = std::chrono::seconds(20);
@@ -128,16 +179,18 @@ absl::Status Train(const Plan& plan) {
 
   // Once in a start.
   const auto fault = [&](int64_t point) -> absl::Status {
-    if (!first_start || state.step != plan.step || point != plan.point) return absl::OkStatus();
-    // What comes from outside is waited for, on every rank: this file tells that it has come.
-    for (int i = 0; i < 3000 && (plan.fault == "interrupt" || plan.fault == "link_down") && access((plan.out + ".come").c_str(), F_OK) != 0;
-         ++i) {
+    if (!first_start) return absl::OkStatus();
+    // On every rank.
+    const bool waits = plan.from_outside() && state.step == plan.step + plan.hold && point == (plan.hold == 0 ? plan.point : 0);
+    for (int i = 0; i < 3000 && waits && access((plan.out + ".come").c_str(), F_OK) != 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    if (!faulty) return absl::OkStatus();
-    if (is("kill")) raise(SIGKILL);
-    if (is("stop")) raise(SIGSTOP);
-    if (is("slow")) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    if (!faulty || state.step != plan.step || point != plan.point) return absl::OkStatus();
+    if (plan.after >= 0) {
+      timer.Start(std::chrono::microseconds(plan.after), strike);
+    } else {
+      strike();
+    }
     if (is("exception")) throw std::runtime_error("an exception of the user's");
     if (is("corrupt_checkpoint")) {
       DDPOPT_RETURN_IF_ERROR(DamageNewest(plan.folder, plan.step + 1));
@@ -149,6 +202,14 @@ absl::Status Train(const Plan& plan) {
     }
     return absl::OkStatus();
   };
+  if (faulty && plan.point == kInBackward) {
+    net->second->weight.register_hook([&](const at::Tensor& gradient) {
+      if (const absl::Status status = fault(kInBackward); !status.ok()) throw std::runtime_error(std::string(status.message()));
+      return gradient;
+    });
+  }
+  const auto set_up = std::chrono::steady_clock::now();
+  auto first_step = set_up;  // its end
   while (state.step < plan.steps) {
     int64_t tag = 0;
     if (is("recompiles_alone") && state.step == plan.step) tag = 1;
@@ -172,7 +233,10 @@ absl::Status Train(const Plan& plan) {
     --state.step;
     DDPOPT_RETURN_IF_ERROR(fault(3));
     ++state.step;
+    if (first_step == set_up) first_step = std::chrono::steady_clock::now();
   }
+  const auto trained = std::chrono::steady_clock::now();
+  timer.Await();
   if (is("recompiles_alone") && ddp->core().num_recompiles() < 1) return absl::InternalError("it was not captured again");
   if (is("falls_back_alone") && !ddp->core().runs_eagerly()) return absl::InternalError("it did not fall back");
   std::string bytes;
@@ -183,6 +247,11 @@ absl::Status Train(const Plan& plan) {
     if (all[rank] != all[0]) return absl::InternalError(absl::StrCat("rank ", rank, " ended with other parameters than rank 0"));
   }
   if (group.rank() != 0) return absl::OkStatus();
+  if (plan.fault == "none" && plan.steps > 1) {
+    const auto microseconds = [](auto duration) { return std::chrono::duration_cast<std::chrono::microseconds>(duration).count(); };
+    DDPOPT_RETURN_IF_ERROR(WriteFile(plan.out + ".times", absl::StrCat(microseconds(set_up - begin), " ",
+                                                                       microseconds(trained - first_step) / (plan.steps - 1))));
+  }
   return WriteFile(plan.out, bytes);
 }
 
@@ -193,8 +262,9 @@ int Main(int argc, char** argv) {
   flags.Text("out", &plan.out, "a file");
   flags.Text("fault", &plan.fault, "a kind of fault");
   for (const auto& [name, value] :
-       {std::pair("steps", &plan.steps), {"fault_rank", &plan.rank}, {"fault_step", &plan.step}, {"fault_point", &plan.point}}) {
-    flags.Integer(name, value, 0, 1'000'000, "a whole number, 0 or above");
+       {std::pair("steps", &plan.steps), {"fault_rank", &plan.rank}, {"fault_step", &plan.step}, {"fault_point", &plan.point},
+        {"fault_after", &plan.after}, {"fault_hold", &plan.hold}}) {
+    flags.Integer(name, value, -1, 100'000'000, "a whole number, -1 or above");
   }
   if (const absl::Status status = flags.Parse({argv + 1, argv + argc}); !status.ok()) {
     std::fprintf(stderr, "fault_program: %s\n", std::string(status.message()).c_str());
