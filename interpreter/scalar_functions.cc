@@ -28,7 +28,8 @@ bool Truth(const IValue& value) { return value.isDouble() ? value.toDouble() != 
 bool Integral(const std::vector<IValue>& args) { return IsIntegral(args[0]) && IsIntegral(args[1]); }
 
 int64_t Fits(const char* name, __int128 value) {
-  TORCH_CHECK(value <= std::numeric_limits<int64_t>::max() && value >= std::numeric_limits<int64_t>::min(), name, ": the result passes 64 bits");
+  TORCH_CHECK(value <= std::numeric_limits<int64_t>::max() && value >= std::numeric_limits<int64_t>::min(), name,
+              ": the result passes 64 bits");
   return static_cast<int64_t>(value);
 }
 int64_t FromFloat(const char* name, double value) {
@@ -73,7 +74,8 @@ IValue Pow(const char* name, const std::vector<IValue>& args) {
   const int64_t base = Int(args[0]);
   if (base == 0 || base == 1) return Int(args[1]) == 0 ? int64_t{1} : base;
   if (base == -1) return Int(args[1]) % 2 == 0 ? int64_t{1} : int64_t{-1};
-  for (int64_t i = 0; i < Int(args[1]); ++i) result = Fits(name, static_cast<__int128>(result) * base);  // at most 64 rounds before it doesn't fit
+  for (int64_t i = 0; i < Int(args[1]); ++i)
+    result = Fits(name, static_cast<__int128>(result) * base);  // at most 64 rounds before it doesn't fit
   return result;
 }
 IValue Neg(const char* name, const std::vector<IValue>& args) {
@@ -180,22 +182,62 @@ IValue Choose(const char*, const std::vector<IValue>& args) { return Truth(args[
 
 constexpr std::size_t kAny = 1000;
 constexpr ScalarFunction kFunctions[] = {
-    {"operator.add", 2, 2, Add},        {"operator.sub", 2, 2, Sub},         {"operator.mul", 2, 2, Mul},        {"operator.floordiv", 2, 2, FloorDiv},
-    {"operator.truediv", 2, 2, TrueDiv}, {"operator.mod", 2, 2, Mod},        {"operator.pow", 2, 2, Pow},        {"operator.neg", 1, 1, Neg},
-    {"operator.pos", 1, 1, Pos},        {"operator.abs", 1, 1, Abs},         {"operator.eq", 2, 2, Eq},          {"operator.ne", 2, 2, Ne},
-    {"operator.lt", 2, 2, Lt},          {"operator.le", 2, 2, Le},           {"operator.gt", 2, 2, Gt},          {"operator.ge", 2, 2, Ge},
-    {"operator.and_", 2, 2, And},       {"operator.or_", 2, 2, Or},          {"operator.xor", 2, 2, Xor},        {"operator.lshift", 2, 2, LeftShift},
-    {"operator.rshift", 2, 2, RightShift}, {"operator.inv", 1, 1, Invert},   {"operator.invert", 1, 1, Invert},  {"operator.not_", 1, 1, Not},
-    {"operator.truth", 1, 1, ToBool},   {"math.floor", 1, 1, Floor},         {"math.ceil", 1, 1, Ceil},          {"math.trunc", 1, 1, Trunc},
-    {"math.sqrt", 1, 1, Sqrt},          {"math.pow", 2, 2, [](const char*, const std::vector<IValue>& a) -> IValue { return std::pow(Float(a[0]), Float(a[1])); }},
-    {"torch.sym_int", 1, 1, Trunc},     {"torch.sym_float", 1, 1, ToFloat},  {"torch.sym_not", 1, 1, Not},       {"torch.sym_max", 2, kAny, Max},
-    {"torch.sym_min", 2, kAny, Min},    {"torch.sym_sum", 1, kAny, Sum},     {"torch.sym_ite", 3, 3, Choose},    {"torch.sym_sqrt", 1, 1, Sqrt},
-    {"torch._sym_sqrt", 1, 1, Sqrt},    {"builtins.round", 1, 2, Round},     {"builtins.max", 2, kAny, Max},     {"builtins.min", 2, kAny, Min},
-    {"torch._sym_cos", 1, 1, OfFloat<std::cos>},   {"torch._sym_cosh", 1, 1, OfFloat<std::cosh>}, {"torch._sym_acos", 1, 1, OfFloat<std::acos>},
-    {"torch._sym_sin", 1, 1, OfFloat<std::sin>},   {"torch._sym_sinh", 1, 1, OfFloat<std::sinh>}, {"torch._sym_asin", 1, 1, OfFloat<std::asin>},
-    {"torch._sym_tan", 1, 1, OfFloat<std::tan>},   {"torch._sym_tanh", 1, 1, OfFloat<std::tanh>}, {"torch._sym_atan", 1, 1, OfFloat<std::atan>},
+    {"operator.add", 2, 2, Add},
+    {"operator.sub", 2, 2, Sub},
+    {"operator.mul", 2, 2, Mul},
+    {"operator.floordiv", 2, 2, FloorDiv},
+    {"operator.truediv", 2, 2, TrueDiv},
+    {"operator.mod", 2, 2, Mod},
+    {"operator.pow", 2, 2, Pow},
+    {"operator.neg", 1, 1, Neg},
+    {"operator.pos", 1, 1, Pos},
+    {"operator.abs", 1, 1, Abs},
+    {"operator.eq", 2, 2, Eq},
+    {"operator.ne", 2, 2, Ne},
+    {"operator.lt", 2, 2, Lt},
+    {"operator.le", 2, 2, Le},
+    {"operator.gt", 2, 2, Gt},
+    {"operator.ge", 2, 2, Ge},
+    {"operator.and_", 2, 2, And},
+    {"operator.or_", 2, 2, Or},
+    {"operator.xor", 2, 2, Xor},
+    {"operator.lshift", 2, 2, LeftShift},
+    {"operator.rshift", 2, 2, RightShift},
+    {"operator.inv", 1, 1, Invert},
+    {"operator.invert", 1, 1, Invert},
+    {"operator.not_", 1, 1, Not},
+    {"operator.truth", 1, 1, ToBool},
+    {"math.floor", 1, 1, Floor},
+    {"math.ceil", 1, 1, Ceil},
+    {"math.trunc", 1, 1, Trunc},
+    {"math.sqrt", 1, 1, Sqrt},
+    {"math.pow", 2, 2, [](const char*, const std::vector<IValue>& a) -> IValue { return std::pow(Float(a[0]), Float(a[1])); }},
+    {"torch.sym_int", 1, 1, Trunc},
+    {"torch.sym_float", 1, 1, ToFloat},
+    {"torch.sym_not", 1, 1, Not},
+    {"torch.sym_max", 2, kAny, Max},
+    {"torch.sym_min", 2, kAny, Min},
+    {"torch.sym_sum", 1, kAny, Sum},
+    {"torch.sym_ite", 3, 3, Choose},
+    {"torch.sym_sqrt", 1, 1, Sqrt},
+    {"torch._sym_sqrt", 1, 1, Sqrt},
+    {"builtins.round", 1, 2, Round},
+    {"builtins.max", 2, kAny, Max},
+    {"builtins.min", 2, kAny, Min},
+    {"torch._sym_cos", 1, 1, OfFloat<std::cos>},
+    {"torch._sym_cosh", 1, 1, OfFloat<std::cosh>},
+    {"torch._sym_acos", 1, 1, OfFloat<std::acos>},
+    {"torch._sym_sin", 1, 1, OfFloat<std::sin>},
+    {"torch._sym_sinh", 1, 1, OfFloat<std::sinh>},
+    {"torch._sym_asin", 1, 1, OfFloat<std::asin>},
+    {"torch._sym_tan", 1, 1, OfFloat<std::tan>},
+    {"torch._sym_tanh", 1, 1, OfFloat<std::tanh>},
+    {"torch._sym_atan", 1, 1, OfFloat<std::atan>},
     {"torch._sym_log2", 1, 1, OfFloat<std::log2>},
-    {"builtins.abs", 1, 1, Abs},        {"builtins.int", 1, 1, Trunc},       {"builtins.float", 1, 1, ToFloat},  {"builtins.bool", 1, 1, ToBool},
+    {"builtins.abs", 1, 1, Abs},
+    {"builtins.int", 1, 1, Trunc},
+    {"builtins.float", 1, 1, ToFloat},
+    {"builtins.bool", 1, 1, ToBool},
 };
 
 }  // namespace
@@ -217,10 +259,11 @@ IValue CallScalarFunction(const ScalarFunction& function, const std::vector<IVal
   if (args.size() == 1 && (args[0].isList() || args[0].isTuple()) && function.most == kAny) {
     args = args[0].isTuple() ? given[0].toTupleRef().elements().vec() : given[0].toListRef().vec();
   }
-  TORCH_CHECK(args.size() >= function.least && args.size() <= function.most, function.name, ": takes ", function.least, " arguments, not ", args.size());
+  TORCH_CHECK(args.size() >= function.least && args.size() <= function.most, function.name, ": takes ", function.least, " arguments, not ",
+              args.size());
   for (const IValue& value : args) {
-    TORCH_CHECK(value.isInt() || value.isBool() || value.isDouble(), "cannot execute the opaque target '", function.name, "' on ", value.tagKind(),
-                ": it takes numbers here");
+    TORCH_CHECK(value.isInt() || value.isBool() || value.isDouble(), "cannot execute the opaque target '", function.name, "' on ",
+                value.tagKind(), ": it takes numbers here");
   }
   return function.call(function.name, args);
 }

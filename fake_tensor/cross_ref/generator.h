@@ -8,8 +8,8 @@
 //   std::vector<c10::IValue> results = made.Run(op);
 //
 // Tensors are contiguous, permuted, channels-last, sliced with an offset and steps, expanded, size-1, without elements, views of one
-// another, with conj or neg bits, or wrapped numbers. A quarter of the calls is damaged in one place: another dtype, a size or rank that is off,
-// tensors exchanged, a dimension out of range, a list of a wrong length, an operand too large for its in-place result.
+// another, with conj or neg bits, or wrapped numbers. A quarter of the calls is damaged in one place: another dtype, a size or rank that is
+// off, tensors exchanged, a dimension out of range, a list of a wrong length, an operand too large for its in-place result.
 // Values are such that no kernel refuses a call for them: indices are in range, divisors not zero, probabilities between 0 and 1.
 
 #include <cstdint>

@@ -140,10 +140,13 @@ Tensor RreluBackward(const Tensor& grad, const Tensor& self, const Tensor& noise
                      bool training, bool /*self_is_result*/) {
   if (training && std::abs(upper.toDouble() - lower.toDouble()) > 1e-6) {
     const at::ScalarType common = at::result_type(noise, grad);
+    RequireDtype("rrelu_with_noise_backward", common, kRealDtypes | kBoolDtype | kComplexDtypes | Dtypes{at::kComplexHalf});
     return Converted(noise, common).mul(Converted(grad, common));
   }
   Tensor out;
-  const at::TensorIterator iter = at::TensorIterator::borrowing_binary_op(out, self, grad);
+  const at::ScalarType common = at::result_type(self, grad);
+  const Tensor dense_self = Converted(self, common), dense_grad = Converted(grad, common);
+  const at::TensorIterator iter = at::TensorIterator::borrowing_binary_op(out, dense_self, dense_grad);
   RequireDtype("rrelu_with_noise_backward", iter.common_dtype(), kFloatDtypes);
   return iter.output();
 }

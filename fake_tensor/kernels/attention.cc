@@ -178,10 +178,10 @@ int64_t FusedSdpChoice(const Tensor& query, const Tensor& key, const Tensor& val
   constexpr int64_t kMath = 0, kFlash = 1;
   if (!ClaimedDevice().is_cpu() || !at::globalContext().userEnabledFlashSDP() || dropout_p > 0.0) return kMath;
   if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return kMath;
-  for (const Tensor* other : {&key, &value}) {
-    const bool heads = enable_gqa ? other->size(1) != 0 && query.size(1) % other->size(1) == 0 : other->size(1) == query.size(1);
-    if (other->size(0) != query.size(0) || !heads) return kMath;
-  }
+  if (key.size(0) != query.size(0) || value.size(0) != query.size(0) || key.size(1) != value.size(1)) return kMath;
+  // One key may serve all heads; several, as many heads each, only on demand.
+  const int64_t heads = query.size(1), keys = key.size(1);
+  if (enable_gqa ? keys == 0 || heads % keys != 0 : keys != heads && (keys != 1 || heads == 0)) return kMath;
   TORCH_CHECK(!Given(mask) || mask->requires_grad() || mask->dim() >= 2, "_fused_sdp_choice: a mask of shape ", mask->sizes());
   if (!IsFlashDtype(query.scalar_type())) return kMath;
   for (const Tensor* other : {&key, &value}) {

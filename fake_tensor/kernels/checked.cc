@@ -295,7 +295,7 @@ void CheckedScatterValue(const c10::OperatorHandle& op, Stack* stack) {
   if (any) CheckConvertible(value, type);
 }
 
-// Bytes of three channels are padded to four by the vectorized kernels, which then can't write a channels-last image that differs in height.
+// Bytes of three channels are padded to four by the vectorized kernels, which then can't write a channels-last image of another height.
 void CheckImagesOfBytes(const Tensor& self, const Tensor& out) {
   if (self.scalar_type() != at::kByte || self.dim() != 4 || self.numel() == 0 || self.size(1) != 3) return;
   if (at::get_cpu_capability() == "DEFAULT") return;

@@ -14,6 +14,7 @@
 #include "ATen/ops/mul.h"
 #include "ATen/ops/narrow.h"
 #include "fake_tensor/fake_kernel.h"
+#include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/native_convolution.h"
 #include "fake_tensor/kernels/shapes.h"
 
@@ -152,9 +153,26 @@ void CheckOneDnnGrad(const Tensor& grad_output, const Tensor& input, const Tenso
   TORCH_CHECK(fits, "convolution_backward: grad_output has shape ", grad_output.sizes(), " for an input of ", input.sizes());
 }
 
-void CheckOneDnnDtype(const Tensor& tensor) {
-  TORCH_CHECK(tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf,
-              "convolution_backward: not for ", tensor.scalar_type(), " beside the input's dtype");
+// What oneDNN computes gradients of, on processors with AVX-512: each product has its own list of dtypes there, and doesn't look at the
+// third tensor's. The input is of Float or BFloat16.
+void CheckOneDnnDtypes(const Tensor& grad_output, const Tensor& input, const Tensor& weight, bool transposed,
+                       const std::array<bool, 3>& output_mask) {
+  const at::ScalarType grad = grad_output.scalar_type();
+  if (output_mask[1] || output_mask[2]) {
+    TORCH_CHECK(grad == input.scalar_type(), "convolution_backward: grad_output is ", grad, ", the input ", input.scalar_type());
+  }
+  if (!output_mask[0]) return;
+  constexpr Dtypes kBoth = {at::kFloat, at::kBFloat16};
+  if (transposed) {
+    TORCH_CHECK(grad == weight.scalar_type() && kBoth.Has(grad), "convolution_backward: grad_output is ", grad, ", the weight ",
+                weight.scalar_type());
+    return;
+  }
+  const Dtypes weights = grad == at::kFloat      ? kBoth | Dtypes{at::kHalf, at::kByte, at::kChar}
+                         : grad == at::kBFloat16 ? kBoth | Dtypes{at::kByte, at::kChar}
+                         : grad == at::kChar     ? kBoth | Dtypes{at::kChar}
+                                                 : Dtypes{};
+  RequireDtype("convolution_backward", weight.scalar_type(), weights);
 }
 
 Tensor JoinGroups(const Tensor& one, int64_t dim, int64_t groups) { return at::cat(std::vector<Tensor>(groups, one), dim); }
@@ -228,20 +246,11 @@ std::tuple<Tensor, Tensor, Tensor> ConvolutionBackward(const Tensor& grad_output
       const std::vector<int64_t> sizes = OutputSizes(input, weight, call);
       const MemoryFormat format = OneDnnFormat(input, weight);
       if (output_mask[0] || output_mask[1] || output_mask[2]) {
-        CheckOneDnnDtype(grad_output);
-        const auto is = [&](at::ScalarType type) {
-          return input.scalar_type() == type || weight.scalar_type() == type || grad_output.scalar_type() == type;
-        };
-        TORCH_CHECK(!is(at::kHalf) || !is(at::kBFloat16), "convolution_backward: Half beside BFloat16");
-        TORCH_CHECK(!call.transposed || grad_output.scalar_type() == input.scalar_type(), "convolution_backward: grad_output is ",
-                    grad_output.scalar_type(), ", the input ", input.scalar_type());
+        CheckOneDnnDtypes(grad_output, input, weight, call.transposed, output_mask);
         CheckOneDnn(input, weight, call, sizes, /*forward=*/false);
         CheckOneDnnGrad(grad_output, input, weight, call);
       }
-      if (output_mask[0]) {
-        CheckOneDnnDtype(weight);
-        grad_input = Empty(input.sizes(), grad_output.options(), format);
-      }
+      if (output_mask[0]) grad_input = Empty(input.sizes(), grad_output.options(), format);
       // The kernel for the bias gives the weight's gradient too, which is handed on as it is.
       if (output_mask[1] || output_mask[2]) grad_weight = Empty(weight.sizes(), grad_output.options(), format);
       if (output_mask[2]) grad_bias = Empty({grad_output.size(1)}, grad_output.options());

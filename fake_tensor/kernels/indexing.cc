@@ -168,6 +168,11 @@ Tensor WithSize(const Tensor& tensor, int64_t dim, int64_t size) {
   return Empty(sizes, tensor.options());
 }
 
+// What is written to is neither the index nor the source, even if these have no elements.
+void CheckApart(const Tensor& out, const Tensor& index, const Tensor& source) {
+  for (const Tensor* read : {&index, &source}) at::assert_no_overlap(out, *read);
+}
+
 Tensor IndexAdd(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
   if (IsNothing(self, dim, index)) return WithSize(IndexAdd(WithSize(self, dim, 1), dim, index, source, alpha), dim, 0);
   const auto [one, slice] = WithSlice(self, dim, index, source);
@@ -176,20 +181,24 @@ Tensor IndexAdd(const Tensor& self, int64_t dim, const Tensor& index, const Tens
 Tensor& IndexAddInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
   if (IsNothing(self, dim, index)) {
     IndexAdd(self, dim, index, source, alpha);
-    return self;
+  } else {
+    const auto [one, slice] = WithSlice(self, dim, index, source);
+    self.index_add_(dim, one, slice, alpha);
   }
-  const auto [one, slice] = WithSlice(self, dim, index, source);
-  return self.index_add_(dim, one, slice, alpha);
+  CheckApart(self, index, source);
+  return self;
 }
 Tensor& IndexAddOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, Tensor& out) {
   if (IsNothing(self, dim, index)) {
     const Tensor result = IndexAdd(self, dim, index, source, alpha);
     TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_add: out= must be ", result.scalar_type(), ", not ", out.scalar_type());
     at::native::resize_output(out, result.sizes());
-    return out;
+  } else {
+    const auto [one, slice] = WithSlice(self, dim, index, source);
+    at::index_add_out(out, self, dim, one, slice, alpha);
   }
-  const auto [one, slice] = WithSlice(self, dim, index, source);
-  return at::index_add_out(out, self, dim, one, slice, alpha);
+  CheckApart(out, index, source);
+  return out;
 }
 
 // What is reduced without self is cleared by a kernel for real numbers; vectors have a kernel of their own.
@@ -224,12 +233,13 @@ Tensor& IndexReduceInPlace(Tensor& self, int64_t dim, const Tensor& index, const
                            bool include_self) {
   if (IsNothing(self, dim, index)) {
     IndexReduce(self, dim, index, source, reduce, include_self);
-    for (const Tensor* read : {&index, &source}) at::assert_no_overlap(self, *read);
-    return self;
+  } else {
+    const auto [one, slice] = WithSlice(self, dim, index, source);
+    CheckReducible(self, dim, index, source, reduce, include_self);
+    self.index_reduce_(dim, one, slice, reduce, include_self);
   }
-  const auto [one, slice] = WithSlice(self, dim, index, source);
-  CheckReducible(self, dim, index, source, reduce, include_self);
-  return self.index_reduce_(dim, one, slice, reduce, include_self);
+  CheckApart(self, index, source);
+  return self;
 }
 Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, c10::string_view reduce,
                        bool include_self, Tensor& out) {
@@ -238,12 +248,13 @@ Tensor& IndexReduceOut(const Tensor& self, int64_t dim, const Tensor& index, con
     TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_reduce: out= must be ", result.scalar_type(), ", not ",
                 out.scalar_type());
     at::native::resize_output(out, result.sizes());
-    return out;
+  } else {
+    const auto [one, slice] = WithSlice(self, dim, index, source);
+    CheckReducible(self, dim, index, source, reduce, include_self);
+    at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
+    if (!out.is_same(self)) at::assert_no_partial_overlap(out, self);  // self is copied there
   }
-  const auto [one, slice] = WithSlice(self, dim, index, source);
-  CheckReducible(self, dim, index, source, reduce, include_self);
-  at::index_reduce_out(out, self, dim, one, slice, reduce, include_self);
-  if (!out.is_same(self)) at::assert_no_partial_overlap(out, self);  // self is copied there
+  CheckApart(out, index, source);
   return out;
 }
 

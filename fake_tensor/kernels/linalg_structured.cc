@@ -19,6 +19,7 @@
 #include "ATen/ops/norm_meta_dispatch.h"
 #include "ATen/ops/renorm.h"
 #include "c10/util/Exception.h"
+#include "c10/util/strides.h"
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/linalg_shapes.h"
 
@@ -65,9 +66,11 @@ Tensor& CrossOut(const Tensor& self, const Tensor& other, int64_t dim, Tensor& o
   return out;
 }
 
-// What is solved from the right is solved conjugated and transposed; the result's conjugation stays to be done.
+// What is solved from the right is solved conjugated and transposed; the result's conjugation stays to be done, but where it is copied to an
+// out= that isn't row-major.
 void ConjugateFromRight(const Tensor& result, bool left) {
-  if (!left && result.is_complex() && result.numel() != 0) result._set_conj(!result.is_conj());
+  if (left || !result.is_complex() || result.numel() == 0) return;
+  if (result.strides() == at::IntArrayRef(c10::contiguous_strides(result.sizes()))) result._set_conj(!result.is_conj());
 }
 Tensor LuSolve(const Tensor& lu, const Tensor& pivots, const Tensor& b, bool left, bool adjoint) {
   Tensor result = at::linalg_lu_solve(lu, pivots, b, left, adjoint);

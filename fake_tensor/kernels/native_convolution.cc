@@ -226,15 +226,21 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
                         : dilated  ? DilatedOutput(name, input, weight, {}, window)
                                    : PlainOutput(name, input, weight, {}, window);
     CheckGrad(name, grad_output, sizes[1], Sizes(sizes.begin() + 2, sizes.end()));
+    // Some look at the batches; a transposed one comes to the gradient of each of the input's images.
+    TORCH_CHECK(!dilated || transposed || grad_output.size(0) == input.size(0), name, ": grad_output is of ", grad_output.size(0),
+                " images, the input of ", input.size(0));
+    TORCH_CHECK(!transposed || grad_output.size(0) >= input.size(0), name, ": grad_output is of ", grad_output.size(0),
+                " images, the input of ", input.size(0));
   }
   if (dilated && !transposed) RequireDtype(name, input.scalar_type(), kTransposedDtypes);
   if (output_mask[0]) {
-    // The one kernel that asks for its gradient's dtype and not the input's.
+    // The one kernel that asks for its gradient's dtype and not the input's, which only columns have.
     const Tensor& asked = transposed && flat ? grad_output : input;
     if (!dilated || transposed) RequireDtype(name, asked.scalar_type(), kFloatDtypes);
-    if (!dilated && !transposed) CheckDtypes(name, grad_output, input);
+    if (!transposed || !flat || dilated || !HasOneTap(window)) CheckDtypes(name, grad_output, input);
     CheckDtypes(name, grad_output, weight);
   }
+  if (transposed && !flat && reached) RequireDtype(name, input.scalar_type(), kFloatDtypes);
   if (output_mask[1]) {
     // Real numbers alone, without a batch as well.
     if (transposed || !dilated) RequireDtype(name, input.scalar_type(), kFloatDtypes);

@@ -67,12 +67,22 @@ Tensor AdaptiveAvgPool2dBackward(const Tensor& grad_output, const Tensor& self) 
   return EmptySuggestedLike(self);
 }
 
-Tensor AdaptiveAvgPool3d(const Tensor& self, IntArrayRef output_size) {
+Sizes AdaptiveAvgPool3dSizes(const Tensor& self, IntArrayRef output_size) {
   constexpr const char* kName = "adaptive_avg_pool3d";
   TORCH_CHECK(output_size.size() == 3, kName, ": output_size must have 3 elements, not ", output_size.size());
   CheckBatched(kName, self, 3);
   CheckNonEmpty(kName, self, 1);
-  return Empty(WithSpatial(self, output_size), self.options());
+  return WithSpatial(self, output_size);
+}
+Tensor AdaptiveAvgPool3d(const Tensor& self, IntArrayRef output_size) {
+  return Empty(AdaptiveAvgPool3dSizes(self, output_size), self.options());
+}
+// Resizing doesn't ask whether a size is negative, where another one is 0.
+Tensor& AdaptiveAvgPool3dOut(const Tensor& self, IntArrayRef output_size, Tensor& out) {
+  const Sizes sizes = AdaptiveAvgPool3dSizes(self, output_size);
+  CheckOutDtype(self, out);
+  out.resize_(sizes);
+  return out;
 }
 
 Tensor AdaptiveAvgPool3dBackward(const Tensor& grad_output, const Tensor& self) {
@@ -85,17 +95,17 @@ Tensor AdaptiveAvgPool3dBackward(const Tensor& grad_output, const Tensor& self) 
 }
 
 // Max pooling in a channels-last format counts positions in integers of the elements' size.
-void CheckPositions(const Tensor& self, MemoryFormat last) {
-  if (!ClaimedDevice().is_cpu() || !c10::isIntegralType(self.scalar_type(), false) || self.suggest_memory_format() != last) return;
+void CheckPositions(const Tensor& self, std::size_t spatial) {
+  if (!ClaimedDevice().is_cpu() || !c10::isIntegralType(self.scalar_type(), false)) return;
   int64_t positions = 1;
-  for (const int64_t size : self.sizes().slice(2)) positions *= size;
+  for (const int64_t size : self.sizes().slice(self.dim() - spatial)) positions *= size;
   const int64_t limit = self.itemsize() == 1 ? 127 : self.itemsize() == 2 ? 32767 : positions;
   TORCH_CHECK(positions <= limit, "pooling: ", positions, " positions can't be counted in ", self.itemsize(), " bytes");
 }
 void MaxPool2dBoxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Tensor self = (*stack)[stack->size() - op.schema().arguments().size()].toTensor();
   op.callBoxed(stack);
-  CheckPositions(self, MemoryFormat::ChannelsLast);
+  if (self.suggest_memory_format() == MemoryFormat::ChannelsLast) CheckPositions(self, 2);
 }
 
 struct Window3d {
@@ -150,7 +160,7 @@ std::tuple<Tensor, Tensor> MaxPool3d(const Tensor& self, IntArrayRef kernel, Int
   const Sizes sizes = WithSpatial(self, MaxPool3dSpatial("max_pool3d", self, window, ceil_mode));
   const MemoryFormat format = self.suggest_memory_format();
   TORCH_CHECK(format != MemoryFormat::ChannelsLast, "max_pool3d: unbatched inputs must not be channels-last");
-  CheckPositions(self, MemoryFormat::ChannelsLast3d);
+  if (format == MemoryFormat::ChannelsLast3d || HasLastChannels(self)) CheckPositions(self, 3);
   if (HasLastChannels(self)) {
     return {EmptyWithLastChannels(sizes, self.options()), EmptyWithLastChannels(sizes, self.options().dtype(at::kLong))};
   }
@@ -290,7 +300,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("adaptive_avg_pool2d.out", AdaptiveAvgPool2dOut);
   m.impl("_adaptive_avg_pool2d_backward", AdaptiveAvgPool2dBackward);
   m.impl("_adaptive_avg_pool3d", AdaptiveAvgPool3d);
-  m.impl("adaptive_avg_pool3d.out", OutOf<AdaptiveAvgPool3d>::Resized);
+  m.impl("adaptive_avg_pool3d.out", AdaptiveAvgPool3dOut);
   m.impl("_adaptive_avg_pool3d_backward", AdaptiveAvgPool3dBackward);
   m.impl("adaptive_avg_pool3d_backward.grad_input", OutOf<AdaptiveAvgPool3dBackward>::Resized);
   m.impl("max_pool2d_with_indices", MaxPool2dBoxed, kThisForm);

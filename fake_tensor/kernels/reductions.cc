@@ -99,11 +99,40 @@ std::tuple<Tensor, Tensor> VarianceAndMean(const Tensor& self, OptionalIntArrayR
   return results;
 }
 
+// Whether the CPU sums short floating-point numbers in a float tensor of its own, and copies the sums: its loops, which see two dimensions
+// at a time, would keep adding to the same element of out=.
+bool SumsInFloat(const at::TensorIterator& iter) {
+  if (!at::isReducedFloatingType(iter.common_dtype()) || iter.numel() == 0) return false;
+  // Neighbouring dimensions that are walked as one; on the meta device the iterator leaves them apart.
+  const at::IntArrayRef shape = iter.shape();
+  const at::IntArrayRef out = iter.strides(0), in = iter.strides(1);
+  int64_t dims = 0, size = 1, out_stride = 0, in_stride = 0;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 1) continue;
+    if (dims > 0 && size * out_stride == out[i] && size * in_stride == in[i]) {
+      size *= shape[i];
+      continue;
+    }
+    if (out[i] != 0) return false;
+    if (++dims == 2) return true;
+    size = shape[i];
+    out_stride = out[i];
+    in_stride = in[i];
+  }
+  return false;
+}
+Tensor& SumOut(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype, Tensor& out) {
+  at::sum_out(out, self, dim, keepdim, dtype);
+  const ScalarType type = out.scalar_type();
+  if (SumsInFloat(at::native::make_reduction("sum", out, self, dim, keepdim, type, type))) at::assert_no_internal_overlap(out);
+  return out;
+}
+
 Tensor Prod(const Tensor& self, std::optional<ScalarType> dtype) { return at::sum(self, dtype); }
 
 Tensor& NansumOut(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype, Tensor& out) {
   TORCH_CHECK(!self.is_complex(), "nansum: complex tensors are not supported");
-  if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return at::sum_out(out, self, dim, keepdim, dtype);
+  if (c10::isIntegralType(self.scalar_type(), /*includeBool=*/true)) return SumOut(self, dim, keepdim, dtype, out);
   const at::TensorIterator iter = at::native::make_reduction("nansum", out, self, dim, keepdim, dtype.value_or(out.scalar_type()));
   if (iter.numel() > 0) RequireDtype("nansum", out.scalar_type(), dtype.has_value() ? kRealDtypes | kBoolDtype : kFloatDtypes);
   return out;
@@ -184,6 +213,7 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("std.correction_out", DeviationOut, kThisForm);
   m.impl("var_mean.correction", VarianceAndMean, kThisForm);
   m.impl("std_mean.correction", VarianceAndMean, kThisForm);
+  m.impl("sum.IntList_out", SumOut, kThisForm);
   m.impl("prod", Prod, kThisForm);
   m.impl("nansum", Nansum, kThisForm);
   m.impl("nansum.out", NansumOut, kThisForm);

@@ -1,9 +1,11 @@
 // What the CPU's kernels refuse, or take, for reasons that shapes don't tell: numbers that don't fit a dtype, dtypes where there are
 // elements, out= tensors whose elements share memory. Strides where operands are converted first.
 
+#include <initializer_list>
 #include <vector>
 
 #include "ATen/Version.h"
+#include "absl/strings/match.h"
 #include "fake_tensor/sweep.h"
 
 namespace ddpopt {
@@ -30,6 +32,8 @@ std::vector<SweepCase> Casts() {
       OpCase("add_relu_of_expanded", "aten::_add_relu.Tensor", {X(NoGrad({2}, at::kInt), 5), As(at::kLong, T(NoGrad({2, 5})))}),
       OpCase("rrelu_backward_of_expanded", "aten::rrelu_with_noise_backward",
              {As(at::kBFloat16, T(NoGrad({2, 5}))), NoGrad({5, 2}), X(Bool({2}), 5), Number(0.125), Number(0.25), true, false}),
+      OpCase("rrelu_backward_of_short", "aten::rrelu_with_noise_backward",
+             {T(NoGrad({2, 5})), X(NoGrad({2}, at::kShort), 5), NoGrad({5, 2}), Number(0.125), Number(0.25), false, false}),
       OpCase("gelu_backward_of_expanded", "aten::gelu_backward", {NoGrad({3, 2}, at::kDouble), X(NoGrad({2}), 3)}),
       OpCase("gelu_backward_of_bytes", "aten::gelu_backward", {Byte({3, 2}), NoGrad({3, 2}, at::kBFloat16)}),
       Rejected(OpCase("gelu_backward_of_dense", "aten::gelu_backward", {NoGrad({3, 2}, at::kDouble), NoGrad({3, 2})})),
@@ -67,6 +71,9 @@ std::vector<SweepCase> Numbers() {
       Rejected(OpCase("dist_out_bfloat16_complex", "aten::dist.out", {NoGrad({2}, at::kBFloat16), NoGrad({}, at::kComplexDouble)},
                       {{"out", NoGrad({0}, at::kBFloat16)}})),
       Rejected(OpCase("ldexp_half_complex", "aten::ldexp.Tensor", {NoGrad({2}, at::kHalf), imaginary})),
+      Rejected(OpCase("rrelu_backward_bfloat16_complex", "aten::rrelu_with_noise_backward",
+                      {NoGrad({2}, at::kBFloat16), NoGrad({2}, at::kBFloat16), NoGrad({}, at::kComplexDouble), Number(0.125), Number(0.25),
+                       true, false})),
       Rejected(OpCase("add_relu_range", "aten::_add_relu.Tensor", {NoGrad({}, at::kDouble), NoGrad({2})})),
       Rejected(OpCase("hash_mode", "aten::hash_tensor", {NoGrad({2})}, {{"mode", Number(int64_t{3})}})),
   };
@@ -113,6 +120,8 @@ std::vector<SweepCase> DtypesWithoutElements() {
       OpCase("adaptive_avg_pool2d_out", "aten::adaptive_avg_pool2d.out", {Long({2, 3, 5}), Ints({0, 4})}, {{"out", Long({0})}}),
       Rejected(OpCase("adaptive_avg_pool3d_out", "aten::adaptive_avg_pool3d.out", {Long({0, 1, 3, 2, 4}), Ints({3, 2, 3})},
                       {{"out", Long({0})}})),
+      OpCase("adaptive_avg_pool3d_out_negative", "aten::adaptive_avg_pool3d.out", {NoGrad({1, 3, 3, 3}), Ints({0, -1, 2})},
+             {{"out", NoGrad({0})}}),
       Rejected(OpCase("adaptive_avg_pool3d_backward_out", "aten::adaptive_avg_pool3d_backward.grad_input",
                       {Long({0, 1, 1, 3, 1}), Long({0, 1, 1, 4, 4})}, {{"grad_input", Long({0})}})),
       slow_conv_dilated2d("slow_conv_dilated2d_no_images", 0),
@@ -142,17 +151,71 @@ std::vector<SweepCase> Sizes() {
              {NoGrad({1, 1, 4, 4}), NoGrad({1, 2, 1, 1, 1}), Ints({1, 1, 1}), None(), Ints({2, 1, 1})}, {{"out", T(NoGrad({2, 1, 4, 4}))}}),
       Rejected(OpCase("max_pool3d_padding", "aten::max_pool3d_with_indices",
                       {NoGrad({3, 5, 6, 6}), Ints({3, 3, 3}), Ints({}), Ints({2, 2, 2}), Ints({2, 2, 2})})),
+      Rejected(OpCase("max_pool3d_unbatched_bytes", "aten::max_pool3d_with_indices",
+                      {Byte({6, 6, 6, 2}).permute({3, 0, 1, 2}), Ints({2, 2, 2})})),
+      OpCase("max_pool3d_unbatched_few_bytes", "aten::max_pool3d_with_indices",
+             {Byte({5, 5, 5, 2}).permute({3, 0, 1, 2}), Ints({2, 2, 2})}),
       OpCase("set_larger_dtype", "aten::set.source_Tensor", {NoGrad({4}), NoGrad({2, 3}, at::kByte)}),
       OpCase("set_out_larger_dtype", "aten::set.source_Tensor_out", {NoGrad({4}), NoGrad({2, 3}, at::kByte)}, {{"out", NoGrad({4})}}),
       OpCase("batch_norm_backward_of_two_formats", "aten::batch_norm_backward",
              {ChannelsLast({3, 4, 1, 2}).detach(), NoGrad({3, 2, 1, 4}).permute({0, 3, 2, 1}), NoGrad({4}), NoGrad({4}), NoGrad({4}),
               NoGrad({4}), NoGrad({4}), false, Number(1e-5), Bools({true, true, true}), Byte({0})}),
       Rejected(OpCase("set_same_geometry", "aten::set.source_Tensor", {NoGrad({2}), NoGrad({2}, at::kByte)})),
-      Rejected(OpCase("group_norm_backward_rank", "aten::native_group_norm_backward",
-                      {NoGrad({1, 2, 3}), NoGrad({1, 2, 1, 3}).contiguous(at::MemoryFormat::ChannelsLast), NoGrad({1, 1}), NoGrad({1, 1}),
-                       None(), Number(int64_t{1}), Number(int64_t{2}), Number(int64_t{3}), Number(int64_t{1}),
-                       c10::List<bool>({true, true, true})})),
+      Rejected(OpCase(
+          "group_norm_backward_rank", "aten::native_group_norm_backward",
+          {NoGrad({1, 2, 3}), NoGrad({1, 2, 1, 3}).contiguous(at::MemoryFormat::ChannelsLast), NoGrad({1, 1}), NoGrad({1, 1}), None(),
+           Number(int64_t{1}), Number(int64_t{2}), Number(int64_t{3}), Number(int64_t{1}), c10::List<bool>({true, true, true})})),
       OpCase("upsample_bytes_width", "aten::upsample_bilinear2d", {Byte({1, 3, 1, 3}), Ints({1, 1}), false}),
+  };
+}
+
+SweepCase SdpChoice(const char* name, int64_t heads, int64_t keys, int64_t values, bool enable_gqa) {
+  return OpCase(name, "aten::_fused_sdp_choice",
+                {NoGrad({2, heads, 3, 4}), NoGrad({2, keys, 5, 4}), NoGrad({2, values, 5, 4}), None(), Number(0.0), false},
+                {{"enable_gqa", enable_gqa}});
+}
+std::vector<SweepCase> Heads() {
+  return {SdpChoice("sdp_choice_one_key", 2, 1, 1, false), SdpChoice("sdp_choice_two_keys", 4, 2, 2, false),
+          SdpChoice("sdp_choice_grouped", 4, 2, 2, true), SdpChoice("sdp_choice_fewer_values", 4, 2, 1, true)};
+}
+
+SweepCase ConvolutionBackward(const char* name, const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
+                              int64_t dilation, bool transposed, std::initializer_list<bool> mask) {
+  return OpCase(name, "aten::convolution_backward",
+                {grad_output, input, weight, Ints({weight.size(transposed ? 1 : 0)}), Ints({1, 1}), Ints({0, 0}),
+                 Ints({dilation, dilation}), transposed, Ints({0, 0}), Number(int64_t{1}), Bools(mask)});
+}
+std::vector<SweepCase> Images() {
+  const auto doubles = [](at::IntArrayRef sizes) { return NoGrad(sizes, at::kDouble); };
+  return {
+      Rejected(ConvolutionBackward("convolution_backward_dilated_images", doubles({1, 2, 3, 3}), doubles({2, 1, 5, 5}),
+                                   doubles({2, 1, 2, 2}), 2, false, {false, false, true})),
+      Rejected(ConvolutionBackward("convolution_backward_transposed_images", doubles({1, 2, 6, 6}), doubles({2, 1, 5, 5}),
+                                   doubles({1, 2, 2, 2}), 1, true, {true, false, false})),
+      ConvolutionBackward("convolution_backward_transposed_more_images", doubles({3, 2, 6, 6}), doubles({2, 1, 5, 5}),
+                          doubles({1, 2, 2, 2}), 1, true, {true, true, true}),
+  };
+}
+
+// The dtypes that oneDNN multiplies.
+std::vector<SweepCase> OneDnnDtypes() {
+  if (!absl::StartsWith(at::get_cpu_capability(), "AVX512")) return {};
+  const auto backward = [](const char* name, at::ScalarType grad, at::ScalarType weight, bool transposed, bool of_input) {
+    return ConvolutionBackward(name, NoGrad(transposed ? at::IntArrayRef({2, 2, 6, 6}) : at::IntArrayRef({2, 2, 4, 4}), grad),
+                               NoGrad({2, 2, 5, 5}, at::kBFloat16), NoGrad({2, 2, 2, 2}, weight), 1, transposed,
+                               {of_input, !of_input, false});
+  };
+  return {
+      backward("convolution_backward_weight_half", at::kBFloat16, at::kHalf, false, false),
+      backward("convolution_backward_weight_complex", at::kBFloat16, at::kComplexFloat, true, false),
+      Rejected(backward("convolution_backward_weight_grad", at::kFloat, at::kBFloat16, false, false)),
+      backward("convolution_backward_input_half", at::kFloat, at::kHalf, false, true),
+      backward("convolution_backward_input_byte", at::kBFloat16, at::kByte, false, true),
+      backward("convolution_backward_input_char", at::kChar, at::kChar, false, true),
+      Rejected(backward("convolution_backward_input_bfloat16_half", at::kBFloat16, at::kHalf, false, true)),
+      Rejected(backward("convolution_backward_input_of_half", at::kHalf, at::kHalf, false, true)),
+      backward("convolution_backward_transposed_float", at::kFloat, at::kFloat, true, true),
+      Rejected(backward("convolution_backward_transposed_mixed", at::kBFloat16, at::kFloat, true, true)),
   };
 }
 
@@ -166,8 +229,21 @@ std::vector<SweepCase> Vectorized() {
 }
 
 std::vector<SweepCase> SharedMemory() {
+  const at::Tensor nothing = NoGrad({0, 2});
   return {
       OpCase("sum_out", "aten::sum.IntList_out", {NoGrad({4, 2, 3}), Ints({0})}, {{"out", X(NoGrad({3}), 2)}}),
+      // In short floating-point numbers the sums are copied, unless one loop adds up each.
+      Rejected(OpCase("sum_out_bfloat16", "aten::sum.IntList_out", {NoGrad({2, 3, 3}, at::kBFloat16), Ints({2})},
+                      {{"out", X(NoGrad({3}, at::kBFloat16), 2)}})),
+      OpCase("sum_out_half_one_loop", "aten::sum.IntList_out", {NoGrad({2, 3, 3}, at::kHalf), Ints({2})},
+             {{"out", T(X(NoGrad({2}, at::kHalf), 3))}}),
+      Rejected(OpCase("nansum_out_bytes", "aten::nansum.out", {Byte({2, 3, 3}), Ints({2})}, {{"out", X(NoGrad({3}, at::kHalf), 2)}})),
+      Rejected(OpCase("index_add_out_source", "aten::index_add.out", {NoGrad({3, 2}), Number(int64_t{0}), Long({0}), nothing},
+                      {{"out", nothing}})),
+      Rejected(OpCase("index_reduce_out_source", "aten::index_reduce.out", {NoGrad({3, 2}), Number(int64_t{0}), Long({0}), nothing, "amax"},
+                      {{"out", nothing}})),
+      OpCase("index_add_out_nothing", "aten::index_add.out", {NoGrad({3, 2}), Number(int64_t{0}), Long({0}), NoGrad({0, 2})},
+             {{"out", NoGrad({3, 2})}}),
       OpCase("any_out", "aten::any.out", {NoGrad({4, 2, 3}), Number(int64_t{0})}, {{"out", X(Bool({3}), 2)}}),
       OpCase("argmax_out", "aten::argmax.out", {NoGrad({4, 2, 3}), Number(int64_t{0})}, {{"out", X(Long({3}), 2)}}),
       OpCase("softmax_out", "aten::_softmax.out", {NoGrad({2, 3}), Number(int64_t{1}), false}, {{"out", X(NoGrad({3}), 2)}}),
@@ -185,9 +261,9 @@ std::vector<SweepCase> SharedMemory() {
       Rejected(OpCase("mean_out", "aten::mean.out", {NoGrad({4, 2, 3}), Ints({0})}, {{"out", X(NoGrad({3}), 2)}})),
       Rejected(OpCase("norm_out_shared", "aten::norm.out", {NoGrad({2, 1, 3}), Number(2.0), Ints({1})}, {{"out", X(NoGrad({3}), 2)}})),
       Rejected(OpCase("as_strided_copy", "aten::as_strided_copy", {NoGrad({3}), Ints({2, 2}), Ints({2, 1})})),
-      Rejected(OpCase("baddbmm_conjugate_in_place", "aten::baddbmm_",
-                      {X(NoGrad({2, 2}, at::kComplexFloat), 3).conj(), NoGrad({3, 2, 4}, at::kComplexFloat),
-                       NoGrad({3, 4, 2}, at::kComplexFloat)})),
+      Rejected(OpCase(
+          "baddbmm_conjugate_in_place", "aten::baddbmm_",
+          {X(NoGrad({2, 2}, at::kComplexFloat), 3).conj(), NoGrad({3, 2, 4}, at::kComplexFloat), NoGrad({3, 4, 2}, at::kComplexFloat)})),
       Rejected(OpCase("multinomial_out", "aten::multinomial.out", {NoGrad({4}), Number(int64_t{2}), false}, {{"out", X(Long({}), 2)}})),
       OpCase("multinomial_out_of_one", "aten::multinomial.out", {NoGrad({2, 4}), Number(int64_t{1}), false}, {{"out", X(Long({1}), 2)}}),
       Rejected(OpCase("empty_strided", "aten::new_empty_strided", {NoGrad({3}), Ints({2, 2}), Ints({2, -4})})),
@@ -199,6 +275,9 @@ INSTANTIATE_TEST_SUITE_P(Numbers, SweepTest, ::testing::ValuesIn(Numbers()), Swe
 INSTANTIATE_TEST_SUITE_P(DtypesWithElements, SweepTest, ::testing::ValuesIn(DtypesWithElements()), SweepName);
 INSTANTIATE_TEST_SUITE_P(DtypesWithoutElements, SweepTest, ::testing::ValuesIn(DtypesWithoutElements()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Sizes, SweepTest, ::testing::ValuesIn(Sizes()), SweepName);
+INSTANTIATE_TEST_SUITE_P(Heads, SweepTest, ::testing::ValuesIn(Heads()), SweepName);
+INSTANTIATE_TEST_SUITE_P(Images, SweepTest, ::testing::ValuesIn(Images()), SweepName);
+INSTANTIATE_TEST_SUITE_P(OneDnnDtypes, SweepTest, ::testing::ValuesIn(OneDnnDtypes()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Vectorized, SweepTest, ::testing::ValuesIn(Vectorized()), SweepName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, SweepTest, ::testing::ValuesIn(SharedMemory()), SweepName);
 
