@@ -212,7 +212,8 @@ void CallKey::Add(const at::Tensor& tensor) {
 bool CachedTensor::operator==(const CachedTensor& other) const {
   if (kind != other.kind || index != other.index) return false;
   if (kind == Kind::kUndefined || kind == Kind::kInput) return true;
-  return conj == other.conj && neg == other.neg && wrapped_number == other.wrapped_number && dtype == other.dtype &&
+  return conj == other.conj && neg == other.neg && wrapped_number == other.wrapped_number && view_kind == other.view_kind &&
+         dtype == other.dtype &&
          device == other.device && offset == other.offset && sizes == other.sizes && strides == other.strides;
 }
 
@@ -270,11 +271,9 @@ void PushResults(const CachedCall& call, const CallKey& key, const std::shared_p
         return at::Tensor();
       case CachedTensor::Kind::kInput:
         return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::unsafe_reclaim_from_nonowning(key.inputs()[tensor.index]));
-      case CachedTensor::Kind::kView: {
-        const FakeTensorImpl* base = key.inputs()[tensor.index];
-        impl = c10::make_intrusive<FakeTensorImpl>(base->fake_storage(), tensor.device, base->key_set(), tensor.dtype, mode);
+      case CachedTensor::Kind::kView:
+        impl = key.inputs()[tensor.index]->View(tensor.view_kind, tensor.dtype);
         break;
-      }
       case CachedTensor::Kind::kNew: {
         c10::Storage& storage = storages[tensor.index];
         if (!storage) storage = FakeStorageImpl::OfSize(call.new_bytes[tensor.index], tensor.device);
@@ -338,6 +337,7 @@ std::optional<CachedCall> DescribeResults(const CallKey& key, const torch::jit::
       if (key.inputs()[i]->unsafe_storage().unsafeGetStorageImpl() != storage) continue;
       cached.kind = CachedTensor::Kind::kView;
       cached.index = i;
+      cached.view_kind = FakeTensorImpl::KindOfView(*key.inputs()[i], *tensor.unsafeGetTensorImpl());
       call.tensors.push_back(std::move(cached));
       return true;
     }

@@ -67,6 +67,7 @@ struct CachedTensor {
   bool conj = false;
   bool neg = false;
   bool wrapped_number = false;
+  FakeTensorImpl::ViewKind view_kind = FakeTensorImpl::ViewKind::kAsBase;
   uint32_t index = 0;  // of the input that it is or whose memory it sees, or of the new memory
   caffe2::TypeMeta dtype;
   c10::Device device = c10::Device(c10::kCPU);

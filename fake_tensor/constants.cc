@@ -21,8 +21,13 @@ c10::Storage RealStorage(std::size_t nbytes) {
                                                             c10::GetCPUAllocator(), /*resizable=*/false));
 }
 
-// The values of the fakes in `value`; nothing if something isn't known. `any`: whether there is a fake.
-std::optional<IValue> Known(const IValue& value, bool* any) {
+bool IsWhole(const KnownData& known, const FakeTensorImpl& fake) {
+  return known.begin == 0 && known.real.nbytes() == fake.fake_storage_impl()->nbytes();
+}
+
+// The values of the fakes in `value`; nothing if something isn't known. `any`: whether there is a fake. `whole`: as
+// ReplaceByKnown's.
+std::optional<IValue> Known(const IValue& value, bool whole, bool* any) {
   const auto known = [&](const at::Tensor& tensor) -> std::optional<at::Tensor> {
     if (!tensor.defined()) return tensor;
     const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);
@@ -30,7 +35,7 @@ std::optional<IValue> Known(const IValue& value, bool* any) {
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
       return std::nullopt;
     }
-    if (!IsKnown(*fake)) return std::nullopt;
+    if (!IsKnown(*fake) || (whole && !IsWhole(*fake->fake_storage_impl()->known(), *fake))) return std::nullopt;
     *any = true;
     return KnownValue(*fake);
   };
@@ -65,15 +70,30 @@ std::optional<IValue> Known(const IValue& value, bool* any) {
 
 }  // namespace
 
-at::Tensor KnownValue(const FakeTensorImpl& fake) { return fake.Alias(fake.fake_storage_impl()->known()->real, c10::DispatchKey::CPU); }
+bool Covers(const KnownData& known, const FakeTensorImpl& fake) {
+  if (IsWhole(known, fake) || fake.numel() == 0) return true;
+  int64_t last = fake.storage_offset();
+  for (int64_t i = 0; i < fake.dim(); ++i) last += (fake.size(i) - 1) * fake.stride(i);
+  return static_cast<std::size_t>(fake.storage_offset()) * fake.itemsize() >= known.begin &&
+         static_cast<std::size_t>(last + 1) * fake.itemsize() <= known.begin + known.real.nbytes();
+}
 
-void SetKnown(FakeTensorImpl& fake, const at::Tensor& real) {
-  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{real.storage(), {}}));
+at::Tensor KnownValue(const FakeTensorImpl& fake) {
+  const KnownData& known = *fake.fake_storage_impl()->known();
+  at::Tensor value = fake.Alias(known.real, c10::DispatchKey::CPU);
+  // (Without elements it may lie before what is known.)
+  const int64_t offset = fake.storage_offset() - static_cast<int64_t>(known.begin / fake.itemsize());
+  value.unsafeGetTensorImpl()->set_storage_offset(std::max<int64_t>(offset, 0));
+  return value;
+}
+
+void SetKnown(FakeTensorImpl& fake, const c10::Storage& real, std::size_t begin) {
+  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{real, begin, {}}));
 }
 
 void StartFilling(FakeTensorImpl& fake) {
   const std::size_t nbytes = fake.fake_storage_impl()->nbytes();
-  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{RealStorage(nbytes), std::vector<bool>(nbytes, false)}));
+  fake.fake_storage_impl()->set_known(std::make_unique<KnownData>(KnownData{RealStorage(nbytes), 0, std::vector<bool>(nbytes, false)}));
 }
 
 bool Fill(FakeTensorImpl& fake, const c10::Scalar& value) {
@@ -94,12 +114,12 @@ bool Fill(FakeTensorImpl& fake, const c10::Scalar& value) {
   return true;
 }
 
-bool ReplaceByKnown(torch::jit::Stack* stack, std::size_t first, std::size_t num_args) {
+bool ReplaceByKnown(torch::jit::Stack* stack, std::size_t first, std::size_t num_args, bool whole) {
   bool any = false;
   std::vector<IValue> values;
   values.reserve(num_args);
   for (std::size_t i = first; i < first + num_args; ++i) {
-    std::optional<IValue> value = Known((*stack)[i], &any);
+    std::optional<IValue> value = Known((*stack)[i], whole, &any);
     if (!value.has_value()) return false;
     values.push_back(std::move(*value));
   }

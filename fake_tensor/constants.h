@@ -15,17 +15,21 @@
 
 namespace ddpopt {
 
+// Whether the tensor's elements are among the known ones of its storage.
+bool Covers(const KnownData& known, const FakeTensorImpl& fake);
+
 // Whether all of the tensor's elements are known. Cheap for those of which nothing is.
 inline bool IsKnown(const FakeTensorImpl& fake) {
   const KnownData* known = fake.fake_storage_impl()->known();
-  return known != nullptr && known->complete();
+  return known != nullptr && known->complete() && Covers(*known, fake);
 }
 
 // A real tensor over the known data; not to be written to. The caller has checked IsKnown().
 at::Tensor KnownValue(const FakeTensorImpl& fake);
 
-// Makes the fake's elements those of `real`, a tensor of the same geometry, whose storage is not written to any more.
-void SetKnown(FakeTensorImpl& fake, const at::Tensor& real);
+// Makes the bytes of the fake's storage from `begin` on those of `real`, a storage that isn't written to any more. `begin` is a multiple of
+// every dtype's size.
+void SetKnown(FakeTensorImpl& fake, const c10::Storage& real, std::size_t begin = 0);
 
 // torch::tensor({1, 2}) is an empty tensor whose elements are filled one by one. From Start on, fills of elements that hold nothing yet are
 // carried out; when all are filled the tensor is known. Fill returns false if this fill is no such step; then the data are forgotten.
@@ -33,8 +37,8 @@ void StartFilling(FakeTensorImpl& fake);
 bool Fill(FakeTensorImpl& fake, const c10::Scalar& value);
 
 // Every tensor among the arguments [first, first + num_args) of the stack that is a fake of known elements becomes its value. False (the
-// stack is then unchanged) if there is none, or one that isn't known.
-bool ReplaceByKnown(torch::jit::Stack* stack, std::size_t first, std::size_t num_args);
+// stack is then unchanged) if there is none, or one that isn't known. `whole`: or one of whose storage only a part is.
+bool ReplaceByKnown(torch::jit::Stack* stack, std::size_t first, std::size_t num_args, bool whole);
 
 }  // namespace ddpopt
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,67 @@ TEST_F(FakeConstantsTest, LiftMakesConstants) {
   }
   EXPECT_EQ(x[2].item<int64_t>(), 2) << "a copy";
   EXPECT_TRUE(at::lift_fresh(x).is_same(x));
+}
+
+// The metadata are the real tensor's, lazy conjugation, offset and the storage's size included, and so are the values.
+TEST_F(FakeConstantsTest, ConstantsOfEveryLayout) {
+  std::vector<Tensor> reals;
+  {
+    DisableModesGuard off(Mode::Level::kPostAutograd);
+    const Tensor complex = at::complex(at::arange(24, at::kFloat), at::arange(24, at::kFloat) + 100);
+    reals = {at::conj(complex.slice(0, 3, 9, 2)),
+             at::imag(at::conj(complex)).slice(0, 17, 20),
+             at::_neg_view(at::arange(40).slice(0, 33, 37)),
+             at::arange(6).view({2, 3}).t(),
+             at::ones({1}).expand({3}),
+             at::arange(3).slice(0, 3, 3),
+             at::arange(40).select(0, 33),
+             at::arange(40, at::kByte).slice(0, 33, 36)};
+  }
+  for (const Tensor& real : reals) {
+    // (What isn't a view, LibTorch resolves before the mode sees it.)
+    const bool lazy = real.is_conj() || real.is_neg();
+    for (const Tensor& fake : {mode_->FromConstant(real), at::lift_fresh(real), at::lift(mode_->FromConstant(real))}) {
+      ASSERT_TRUE(IsFake(fake));
+      const bool resolved = lazy && !fake.is_conj() && !fake.is_neg();
+      const std::optional<Tensor> known = FakeTensorMode::KnownValue(fake);
+      DisableModesGuard off(Mode::Level::kPostAutograd);
+      const Tensor want = resolved ? at::lift(real) : real;
+      EXPECT_EQ(fake.sizes(), want.sizes());
+      EXPECT_EQ(fake.strides(), want.strides());
+      EXPECT_EQ(fake.storage_offset(), want.storage_offset());
+      EXPECT_EQ(fake.storage().nbytes(), want.storage().nbytes());
+      EXPECT_EQ(fake.is_conj(), want.is_conj());
+      EXPECT_EQ(fake.is_neg(), want.is_neg());
+      ASSERT_TRUE(known.has_value());
+      EXPECT_TRUE(at::equal(*known, real)) << real;
+    }
+    if (lazy) continue;
+    const Tensor copy = at::lift_fresh_copy(real);
+    const Tensor copy_of_fake = at::lift_fresh_copy(mode_->FromConstant(real));
+    DisableModesGuard off(Mode::Level::kPostAutograd);
+    const Tensor want = at::lift_fresh_copy(real);
+    EXPECT_EQ(copy.strides(), want.strides());
+    EXPECT_EQ(copy_of_fake.strides(), want.strides());
+    EXPECT_EQ(copy.storage().nbytes(), want.storage().nbytes());
+  }
+}
+
+// Of a large storage only what the constant sees is known.
+TEST_F(FakeConstantsTest, WhatLiesBesideAConstantIsUnknown) {
+  const Tensor x = mode_->FromConstant([] {
+    DisableModesGuard off(Mode::Level::kPostAutograd);
+    return at::arange(64).slice(0, 32, 34);
+  }());
+  EXPECT_EQ(x[1].item<int64_t>(), 33);
+  EXPECT_EQ(x.as_strided({1}, {1}, 33).item<int64_t>(), 33);
+  for (const int64_t offset : {0, 31, 33, 34, 63}) {
+    EXPECT_TRUE(Unknown(x.as_strided({2}, {1}, std::min<int64_t>(offset, 62)))) << offset;
+  }
+  EXPECT_TRUE(Unknown(x.as_strided({2}, {1}, 33) + 1));
+  EXPECT_TRUE(Unknown(at::as_strided_copy(x, {2}, {1}, 0))) << "what the operator reads isn't what the operand sees";
+  x.as_strided({1}, {1}, 0).fill_(1);
+  EXPECT_TRUE(Unknown(x)) << "a write anywhere in the storage";
 }
 
 TEST_F(FakeConstantsTest, LargeOnesAreNotKept) {
@@ -134,6 +197,27 @@ TEST_F(FakeConstantsTest, AWriteThroughAnyAliasEndsThem) {
         x.resize_({3, 3});
       },
       [](const Tensor& x) { x.random_(); },
+      // Other aliases, by other ways.
+      [](const Tensor& x) { x.variable_data().zero_(); },
+      [](const Tensor& x) { x.view(at::kInt).select(1, 0).fill_(1); },
+      [](const Tensor& x) { at::_neg_view(x).add_(1); },
+      [](const Tensor& x) { at::_foreach_mul_({at::zeros({2}), x.select(1, 1)}, 2); },
+      [](const Tensor& x) {
+        Tensor row = x.select(0, 1);
+        at::index_put_(row, {at::zeros({1}, at::kLong)}, at::ones({1}));
+      },
+      [](const Tensor& x) {
+        Tensor out = x.select(0, 1);
+        at::sum_out(out, at::zeros({2, 2}), at::IntArrayRef{0});
+      },
+      [](const Tensor& x) { x.detach().resize_({1}).zero_(); },
+      [](const Tensor& x) { at::empty({0}).set_(x).zero_(); },
+      [](const Tensor& x) {
+        Tensor other = at::zeros({2, 2});
+        other.set_data(x);
+        other.zero_();
+      },
+      [](const Tensor& x) { x.unbind()[1].unsqueeze(0).swapaxes(0, 1).clamp_(0, 1); },
   };
   for (std::size_t i = 0; i < writes.size(); ++i) {
     for (int again = 0; again < 2; ++again) {
@@ -145,6 +229,22 @@ TEST_F(FakeConstantsTest, AWriteThroughAnyAliasEndsThem) {
       EXPECT_THROW(alias[0][0].item(), DataDependentOutput);
     }
   }
+}
+
+// A tensor that gets other memory isn't known for what it held; its aliases still are.
+TEST_F(FakeConstantsTest, OtherMemoryIsNoWrite) {
+  const Tensor x = Make({1.0, 2.0});
+  const Tensor alias = x.slice(0, 1);
+  x.set_data(at::zeros({2}));
+  EXPECT_TRUE(Unknown(x));
+  EXPECT_EQ(alias.item<float>(), 2.0F);
+  const Tensor y = Make({3.0, 4.0});
+  const Tensor y_alias = y.slice(0, 1);
+  y.set_(at::zeros({2}));
+  EXPECT_TRUE(Unknown(y));
+  EXPECT_EQ(y_alias.item<float>(), 4.0F);
+  y.set_data(y_alias);
+  EXPECT_EQ(y.item<float>(), 4.0F);
 }
 
 TEST_F(FakeConstantsTest, ReadsDoNotEndThem) {

@@ -4,6 +4,7 @@
 
 #include "base/dispatch_keys.h"
 #include "c10/core/Allocator.h"
+#include "c10/core/InferenceMode.h"
 #include "c10/core/TensorOptions.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_errors.h"
@@ -67,6 +68,18 @@ FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, c10::Di
   device_opt_ = device;
 }
 
+FakeTensorImpl::ViewKind FakeTensorImpl::KindOfView(FakeTensorImpl& base, c10::TensorImpl& view) {
+  if (base.is_inference() != view.is_inference()) return ViewKind::kAsNew;
+  return base.is_inference() && view.version_counter().enabled() ? ViewKind::kCounting : ViewKind::kAsBase;
+}
+
+c10::intrusive_ptr<FakeTensorImpl> FakeTensorImpl::View(ViewKind kind, caffe2::TypeMeta dtype) const {
+  if (kind == ViewKind::kAsBase) return c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype, mode_);
+  auto view = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype, mode_);
+  if (kind == ViewKind::kCounting) view->key_set_ = key_set();
+  return view;
+}
+
 at::Tensor FakeTensorImpl::Alias(const c10::Storage& storage, c10::DispatchKey key) const {
   auto alias = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), c10::DispatchKeySet(key), dtype());
   alias->set_sizes_and_strides(sizes(), strides(), storage_offset());
@@ -96,6 +109,10 @@ bool FakeTensorImpl::CopyBack(const at::Tensor& meta, const c10::Storage& fake_s
   return changed;
 }
 
+void FakeTensorImpl::CountWrite() {
+  if (!is_inference() || !c10::InferenceMode::is_enabled()) bump_version();
+}
+
 void FakeTensorImpl::CopyGeometry(const c10::TensorImpl& from) {
   set_sizes_and_strides(from.sizes(), from.strides(), from.storage_offset());
   if (from.is_wrapped_number()) set_wrapped_number(true);
@@ -105,14 +122,14 @@ void FakeTensorImpl::CopyGeometry(const c10::TensorImpl& from) {
 
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(const c10::VariableVersion& version_counter,
                                                                             bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype(), mode_);
+  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
   return copy;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10::VariableVersion&& version_counter,
                                                                             bool allow_tensor_metadata_change) const {
-  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype(), mode_);
+  auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), std::move(version_counter), allow_tensor_metadata_change);
   return copy;
 }

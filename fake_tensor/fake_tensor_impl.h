@@ -8,6 +8,7 @@
 // and with it the twin and what is known of the data; so aliasing and in-place operators come out as on real tensors.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -23,9 +24,10 @@ namespace ddpopt {
 
 class FakeTensorMode;
 
-// The data of a small storage, as far as it is known (constants.h).
+// The data of a storage, as far as they are known (constants.h).
 struct KnownData {
   c10::Storage real;
+  std::size_t begin = 0;  // the byte of the fake's storage that `real` begins with
   // Which bytes hold something, while a tensor is being filled; empty once all do.
   std::vector<bool> filled;
   bool complete() const { return filled.empty(); }
@@ -66,6 +68,13 @@ class FakeTensorImpl final : public c10::TensorImpl {
   FakeTensorImpl(c10::Storage storage, c10::Device device, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
                  std::shared_ptr<FakeTensorMode> mode);
 
+  // What a tensor over another's memory is: an inference tensor if that one is; whatever tensors are that are made now (view(dtype));
+  // an inference tensor that counts writes, which are allowed therefore (detach() of one outside of inference mode).
+  enum class ViewKind : uint8_t { kAsBase, kAsNew, kCounting };
+  static ViewKind KindOfView(FakeTensorImpl& base, c10::TensorImpl& view);
+  // A tensor over this one's memory, whose geometry is still to be set.
+  c10::intrusive_ptr<FakeTensorImpl> View(ViewKind kind, caffe2::TypeMeta dtype) const;
+
   // Null unless the tensor is a fake. The Fake key alone doesn't tell: set_data gives it to real tensors too.
   static FakeTensorImpl* Of(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Fake)) return nullptr;
@@ -83,6 +92,8 @@ class FakeTensorImpl final : public c10::TensorImpl {
   bool CopyBack(const at::Tensor& meta, const c10::Storage& fake_storage);
   // Takes a real storage of the same size and device: from then on this is an ordinary tensor, the same object, and Of() gives null.
   void BecomeReal(const c10::Storage& real);
+  // Counts a change as an operator in place does: not of an inference tensor in inference mode.
+  void CountWrite();
   // Sizes, strides, offset, number-likeness, lazy conjugation and negation of another tensor.
   void CopyGeometry(const c10::TensorImpl& from);
 

@@ -8,7 +8,9 @@
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/List.h"
 #include "ATen/core/jit_type.h"
+#include "ATen/ops/_conj.h"
 #include "ATen/ops/_local_scalar_dense.h"
+#include "ATen/ops/_neg_view.h"
 #include "ATen/ops/as_strided.h"
 #include "ATen/ops/clone.h"
 #include "absl/container/flat_hash_map.h"
@@ -97,6 +99,7 @@ class FakeTensorMode::Call {
     if (info_.way != OpInfo::Way::kRule && info_.way != OpInfo::Way::kNoRule && info_.way != OpInfo::Way::kPassThrough) CheckModes();
     switch (info_.way) {
       case OpInfo::Way::kPassThrough: {
+        CountBypass(info_.bypass);
         const KernelsOnly guard;
         op_.callBoxed(stack_);
         return;
@@ -172,7 +175,9 @@ class FakeTensorMode::Call {
     if (info_.bumps_versions) {
       for (std::size_t i = 0; i < num_args_; ++i) {
         if (!info_.writes[i]) continue;
-        ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) { tensor.unsafeGetTensorImpl()->bump_version(); });
+        ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) {
+          if (FakeTensorImpl* fake = FakeTensorImpl::Of(tensor)) fake->CountWrite();
+        });
       }
     }
     PushResults(*call, key, mode_.shared_from_this(), stack_, first_);
@@ -249,10 +254,13 @@ class FakeTensorMode::Call {
       if (!value.has_value()) {
         const ModeGuard on(mode_.shared_from_this());
         const FakesAgain fakes;
-        lifted = real.clone();
+        lifted = real.clone(at::MemoryFormat::Contiguous);
       } else {
-        lifted = mode_.FromConstant(*value);
+        lifted = mode_.FromConstant(value->contiguous());
       }
+    } else if (op_.schema().name() == "aten::lift_fresh_copy") {
+      const KernelsOnly guard;
+      lifted = mode_.FromConstant(real.clone(at::MemoryFormat::Contiguous));
     } else {
       lifted = mode_.FromConstant(real);
     }
@@ -262,11 +270,14 @@ class FakeTensorMode::Call {
 
   // Whether the operator could be run for real, on operands that are all known.
   bool RunOnConstants() {
-    if (info_.random || info_.writes_any || !OnCpuOnly() || !ReplaceByKnown(stack_, first_, num_args_)) return false;
+    if (info_.random || info_.writes_any || !OnCpuOnly() || !ReplaceByKnown(stack_, first_, num_args_, CountsFromStorage())) return false;
     const KernelsOnly guard;
     op_.callBoxed(stack_);
     return true;
   }
+
+  // Whether the operator's offset counts from the beginning of the storage, not from the operand's.
+  bool CountsFromStorage() const { return absl::StartsWith(op_.schema().name(), "aten::as_strided"); }
 
   bool OnCpuOnly() const {
     for (const std::size_t i : info_.device_args) {
@@ -391,7 +402,7 @@ class FakeTensorMode::Call {
       if (!keep) return;
     }
     if (!any) return;  // views of what is known
-    if (!ReplaceByKnown(&values, 0, values.size())) return;
+    if (!ReplaceByKnown(&values, 0, values.size(), CountsFromStorage())) return;
     {
       const KernelsOnly guard;
       op_.callBoxed(&values);
@@ -406,8 +417,9 @@ class FakeTensorMode::Call {
       if (fake == nullptr || IsKnown(*fake)) continue;
       const at::Tensor& real = reals[i];
       if (real.sizes() == fake->sizes() && real.strides() == fake->strides() && real.storage_offset() == fake->storage_offset() &&
-          real.dtype() == fake->dtype() && real.storage().nbytes() == fake->fake_storage_impl()->nbytes()) {
-        SetKnown(*fake, real);
+          real.dtype() == fake->dtype() && real.storage().nbytes() == fake->fake_storage_impl()->nbytes() &&
+          real.is_conj() == fake->is_conj() && real.is_neg() == fake->is_neg()) {
+        SetKnown(*fake, real.storage());
       }
     }
   }
@@ -634,13 +646,16 @@ at::Tensor FakeTensorMode::FromConstant(const at::Tensor& real) {
               "FakeTensorMode::FromConstant: only dense tensors with strides, not layout ", real.layout());
   const KernelsOnly guard;
   if (!real.device().is_cpu() || real.numel() > options_.constant_limit) return Converter::Fresh(*this, real);
-  // What it sees of its storage, alone.
+  // The memory as it is, of which what the tensor sees is enough.
+  at::Tensor memory = real.is_conj() ? at::_conj(real) : real;
+  if (memory.is_neg()) memory = at::_neg_view(memory);
   int64_t seen = real.numel() == 0 ? 0 : 1;
   for (int64_t i = 0; i < real.dim() && seen != 0; ++i) seen += (real.size(i) - 1) * real.stride(i);
-  const at::Tensor copy = real.as_strided({seen}, {1}).clone().as_strided(real.sizes(), real.strides(), 0);
-  at::Tensor fake = Converter::Fresh(*this, copy);
-  if (real.unsafeGetTensorImpl()->is_wrapped_number()) fake.unsafeGetTensorImpl()->set_wrapped_number(true);
-  SetKnown(*FakeTensorImpl::Of(fake), copy);
+  constexpr int64_t kLargestItem = 16;
+  const int64_t first = real.storage_offset() - real.storage_offset() % kLargestItem;  // of whatever dtype it is seen as later
+  const at::Tensor copy = memory.as_strided({real.storage_offset() - first + seen}, {1}, first).clone();
+  at::Tensor fake = Converter::Fresh(*this, real);
+  SetKnown(*FakeTensorImpl::Of(fake), copy.storage(), static_cast<std::size_t>(first) * real.itemsize());
   return fake;
 }
 

@@ -247,7 +247,7 @@ void MetaCall::Finish(torch::jit::Stack* stack) {
     } else {
       changed_metadata_ |= input.impl->fake_storage_impl()->TakeSizeOfMeta();
     }
-    if (info_.bumps_versions) input.impl->bump_version();
+    if (info_.bumps_versions) input.impl->CountWrite();
   }
   const std::size_t num_returns = op_.schema().returns().size();
   for (std::size_t i = stack->size() - num_returns; i < stack->size(); ++i) WrapResult(&(*stack)[i]);
@@ -385,7 +385,7 @@ void MetaCall::WrapResult(IValue* result) {
 
 at::Tensor MetaCall::ToFake(const at::Tensor& inner) {
   if (!inner.defined()) return inner;
-  const FakeTensorImpl* base = nullptr;
+  FakeTensorImpl* base = nullptr;
   const c10::StorageImpl* storage = inner.has_storage() ? inner.storage().unsafeGetStorageImpl() : nullptr;
   for (const Input& input : inputs_) {
     if (input.inner.is_same(inner)) return input.fake;
@@ -401,7 +401,12 @@ at::Tensor MetaCall::ToFake(const at::Tensor& inner) {
   c10::intrusive_ptr<FakeTensorImpl> impl;
   if (base != nullptr) {
     CheckInBounds(inner);
-    impl = c10::make_intrusive<FakeTensorImpl>(base->fake_storage(), base->device(), base->key_set(), inner.dtype(), mode_);
+    // What kernels work on is always an inference tensor.
+    const bool counts = base->is_inference() && inner.is_inference() && inner.unsafeGetTensorImpl()->version_counter().enabled();
+    impl = base->View(info_.makes_new_views ? FakeTensorImpl::ViewKind::kAsNew
+                      : counts              ? FakeTensorImpl::ViewKind::kCounting
+                                            : FakeTensorImpl::ViewKind::kAsBase,
+                      inner.dtype());
   } else {
     impl = c10::make_intrusive<FakeTensorImpl>(FakeStorageOver(inner.storage()), devices_.Result(), inner.dtype(), mode_);
   }

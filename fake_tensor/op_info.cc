@@ -192,6 +192,7 @@ OpInfo MakeOpInfo(const c10::OperatorHandle& op) {
   info.random = op.hasTag(at::Tag::nondeterministic_seeded);
   info.uninitialized = absl::StartsWith(name, "empty") || absl::StartsWith(name, "new_empty") || absl::StartsWith(name, "_empty") ||
                        name == "resize" || name == "resize_as";
+  info.makes_new_views = name == "view" && schema.overload_name() == "dtype";
   info.masks = name == "index" || name == "_unsafe_index";
   if (info.writes_any &&
       (op.hasTag(at::Tag::inplace_view) || name == "resize_" || name == "set_" || name == "resize_as_" || name == "detach_")) {

@@ -52,6 +52,7 @@ struct OpInfo {
   bool refuses_overlapping_out = false;  // LibTorch's Meta kernel doesn't, unlike the real one
   bool bumps_versions = false;     // changes its arguments through the operators it calls, which count the change
   bool returns_views = false;      // by its schema
+  bool makes_new_views = false;    // that are inference tensors only if they are made in inference mode
   c10::SmallVector<std::size_t, 2> device_args;   // which become meta
   c10::SmallVector<std::size_t, 2> dropped_args;  // which become None: generators, pinning
   c10::SmallVector<bool, 8> writes;               // per argument

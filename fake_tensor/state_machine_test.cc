@@ -1,7 +1,8 @@
 // Random programs over a pool of tensors, run on fakes and, as a shadow, on real tensors: new tensors, views and views of views, writes
 // through any alias, metadata changed in place, set_data, conversions of real tensors that change between, operators on shapes seen before
-// (cache hits), constants, backward passes. After each step everything that a program can see of the two pools is compared: metadata, which
-// tensors are the same or share memory, versions, histories, gradients, and the elements that the fakes claim to know.
+// (cache hits), constants, lazy conjugation and negation, backward passes and what is done to gradients, some steps in inference mode or
+// without gradients. After each step everything that a program can see of the two pools is compared: metadata, which tensors are the same
+// or share memory, versions, histories, gradients, and the elements that the fakes claim to know.
 //
 // STATE_MACHINE_PROGRAMS and STATE_MACHINE_SEED set how many programs run, and the first one's seed. A program that fails is made shorter
 // and printed.
@@ -22,11 +23,13 @@
 #include "ATen/Context.h"
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
+#include "ATen/core/LegacyTypeDispatch.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "c10/core/GradMode.h"
+#include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/fake_errors.h"
 #include "fake_tensor/fake_tensor_mode.h"
@@ -34,6 +37,7 @@
 #include "gtest/gtest.h"
 #include "interpreter/mode_stack.h"
 #include "testing/call_outcome.h"
+#include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/generated/variable_factories.h"
 
@@ -50,7 +54,7 @@ struct Step {
   int id = 0;
   int kind = 0;
   int a = -1, b = -1;          // operands, or -1
-  std::array<uint32_t, 4> r{};  // what the step draws its sizes, dimensions and numbers from
+  std::array<uint32_t, 5> r{};  // what the step draws its sizes, dimensions and numbers from
 };
 
 using Program = std::vector<Step>;
@@ -68,7 +72,8 @@ class Shadows {
       }
     }
     Tensor shadow;
-    if (outside.is_view()) {
+    // (set_data may have given its base another storage.)
+    if (outside.is_view() && StorageOf(Tensor(outside._base())) == StorageOf(outside)) {
       const Tensor base = Convert(Tensor(outside._base()));
       if (base.storage().nbytes() == outside.storage().nbytes()) {
         c10::AutoGradMode grad(!base.requires_grad() || outside.requires_grad());
@@ -203,8 +208,8 @@ at::IntArrayRef Shape(const Context& c, int i) {
 }
 
 at::ScalarType Dtype(const Context& c, int i) {
-  constexpr at::ScalarType kTypes[] = {at::kFloat, at::kFloat, at::kFloat, at::kFloat,   at::kDouble,
-                                       at::kLong,  at::kLong,  at::kBool,  at::kBFloat16};
+  constexpr at::ScalarType kTypes[] = {at::kFloat, at::kFloat, at::kFloat,    at::kFloat,        at::kDouble,      at::kLong,
+                                       at::kLong,  at::kBool,  at::kBFloat16, at::kComplexFloat, at::kComplexFloat};
   return kTypes[c.Pick(i, std::size(kTypes))];
 }
 
@@ -214,7 +219,15 @@ std::string Name(at::ScalarType type) { return absl::StrCat("k", c10::toString(t
 Tensor Numbers(const Context& c, at::IntArrayRef sizes, at::ScalarType type) {
   int64_t numel = 1;
   for (const int64_t size : sizes) numel *= size;
-  return (at::arange(numel, at::kLong) * (c.Pick(2, 5) + 1) + c.Pick(3, 7)).remainder(11).to(type).reshape(sizes).clone();
+  const Tensor numbers = (at::arange(numel, at::kLong) * (c.Pick(2, 5) + 1) + c.Pick(3, 7)).remainder(11).reshape(sizes);
+  if (!at::isComplexType(type)) return numbers.to(type).clone();
+  return at::complex(numbers.to(at::kFloat), numbers.to(at::kFloat) + 1).to(type).clone();
+}
+
+// LibTorch resizes those with lazy conjugation or negation past the dispatcher.
+Tensor Out(const Context& c) {
+  TORCH_CHECK(!c.a().is_conj() && !c.a().is_neg(), "left out");
+  return c.a();
 }
 
 // A permutation drawn from one number.
@@ -357,6 +370,32 @@ std::vector<Kind> MakeKinds() {
                      c.Say(c.A(), ".data()");
                      c.Result(c.a().variable_data());
                    }});
+  kinds.push_back({"conj", 2, 1, Effect::kView, [](Context& c) {
+                     c.Say("conj(", c.A(), ")");
+                     c.Result(at::conj(c.a()));
+                   }});
+  kinds.push_back({"view_as_real", 1, 1, Effect::kView, [](Context& c) {
+                     c.Say("view_as_real(", c.A(), ")");
+                     c.Result(at::view_as_real(c.a()));
+                   }});
+  kinds.push_back({"view_as_complex", 1, 1, Effect::kView, [](Context& c) {
+                     c.Say("view_as_complex(", c.A(), ")");
+                     c.Result(at::view_as_complex(c.a()));
+                   }});
+  kinds.push_back({"imag", 2, 1, Effect::kView, [](Context& c) {
+                     const bool imag = c.Pick(0, 3) > 0;
+                     c.Say(imag ? "imag(" : "real(", c.A(), ")");
+                     c.Result(imag ? at::imag(c.a()) : at::real(c.a()));
+                   }});
+  kinds.push_back({"neg_view", 1, 1, Effect::kView, [](Context& c) {
+                     c.Say("_neg_view(", c.A(), ")");
+                     TORCH_CHECK(c.a().scalar_type() != at::kBool, "nothing could read it");
+                     c.Result(at::_neg_view(c.a()));
+                   }});
+  kinds.push_back({"resolve", 1, 1, Effect::kPure, [](Context& c) {
+                     c.Say("resolve_neg(resolve_conj(", c.A(), "))");
+                     c.Result(at::resolve_neg(at::resolve_conj(c.a())));
+                   }});
   kinds.push_back({"contiguous", 2, 1, Effect::kPure, [](Context& c) {
                      c.Say(c.A(), ".contiguous()");
                      c.Result(c.a().contiguous());
@@ -397,8 +436,20 @@ std::vector<Kind> MakeKinds() {
                    }});
   kinds.push_back({"add_out", 2, 2, Effect::kWrite, [](Context& c) {
                      c.Say("add_out(", c.A(), ", ", c.B(), ", ", c.B(), ")");
-                     Tensor out = c.a();
+                     Tensor out = Out(c);
                      c.Result(at::add_out(out, c.b(), c.b()));
+                   }});
+  kinds.push_back({"sum_out", 1, 2, Effect::kWrite, [](Context& c) {
+                     c.Say("sum_out(", c.A(), ", ", c.B(), ", {0})");
+                     Tensor out = Out(c);
+                     c.Result(at::sum_out(out, c.b(), at::IntArrayRef{0}));
+                   }});
+  kinds.push_back({"cat_out", 1, 2, Effect::kWrite, [](Context& c) {
+                     c.Say("cat_out(", c.A(), ", {", c.B(), ", ", c.B(), "})");
+                     // The real kernel resizes it before it refuses.
+                     TORCH_CHECK(StorageOf(c.a()) != StorageOf(c.b()), "of its own memory");
+                     Tensor out = Out(c);
+                     c.Result(at::cat_out(out, {c.b(), c.b()}));
                    }});
   kinds.push_back({"foreach_add_", 1, 1, Effect::kOther, [](Context& c) {
                      // Of several tensors the real kernel writes the first ones even if it then throws.
@@ -441,6 +492,8 @@ std::vector<Kind> MakeKinds() {
                    }});
   kinds.push_back({"requires_grad_", 2, 1, Effect::kNone, [](Context& c) {
                      c.Say(c.A(), ".requires_grad_(", c.Pick(0, 3) > 0 ? "true" : "false", ")");
+                     // Operators made of others would record history at the first ordinary tensor on their way.
+                     TORCH_CHECK(!c.a().is_inference(), "left out");
                      c.a().requires_grad_(c.Pick(0, 3) > 0);
                    }});
 
@@ -506,7 +559,8 @@ std::vector<Kind> MakeKinds() {
   kinds.push_back({"item", 4, 1, Effect::kNone, [](Context& c) {
                      c.Say(c.A(), ".item()");
                      const c10::Scalar item = c.a().item();
-                     c.value = item.isFloatingPoint() ? absl::StrCat(item.toDouble()) : absl::StrCat(item.toLong());
+                     const c10::complex<double> number = item.toComplexDouble();
+                     c.value = absl::StrCat(number.real(), item.isComplex() ? absl::StrCat(" and ", number.imag(), "i") : "");
                    }});
   kinds.push_back({"nonzero", 1, 1, Effect::kPure, [](Context& c) {
                      c.Say(c.A(), ".nonzero()");
@@ -520,8 +574,37 @@ std::vector<Kind> MakeKinds() {
 
   // Gradients.
   kinds.push_back({"backward", 3, 1, Effect::kNone, [](Context& c) {
-                     c.Say(c.A(), ".sum().backward()");
-                     c.a().sum().backward({}, /*retain_graph=*/true);
+                     const bool create_graph = c.Pick(0, 5) == 0;
+                     c.Say(c.A(), ".sum().backward(", create_graph ? "create_graph" : "", ")");
+                     c.a().sum().backward({}, /*retain_graph=*/true, create_graph);
+                   }});
+  kinds.push_back({"autograd_grad", 1, 2, Effect::kNone, [](Context& c) {
+                     c.Say("grad(", c.A(), ".sum(), ", c.B(), ")");
+                     c.Result(torch::autograd::grad({c.a().sum()}, {c.b()}, {}, /*retain_graph=*/true, /*create_graph=*/false,
+                                                    /*allow_unused=*/true)[0]);
+                   }});
+  // Nobody else is to have the gradient: what a backward pass adds to it isn't followed here.
+  kinds.push_back({"set_grad", 1, 2, Effect::kNone, [](Context& c) {
+                     c.Say(c.A(), ".mutable_grad() = ", c.B(), ".detach().clone()");
+                     if (c.a().is_leaf()) c.a().mutable_grad() = c.b().detach().clone();
+                   }});
+  kinds.push_back({"reset_grad", 1, 1, Effect::kNone, [](Context& c) {
+                     c.Say(c.A(), ".mutable_grad().reset()");
+                     c.a().mutable_grad().reset();
+                   }});
+  kinds.push_back({"zero_grad", 1, 1, Effect::kNone, [](Context& c) {
+                     c.Say(c.A(), ".grad().detach_().zero_()");
+                     if (c.a().is_leaf() && c.a().grad().defined()) c.a().grad().detach_().zero_();
+                   }});
+  kinds.push_back({"grad", 2, 1, Effect::kNone, [](Context& c) {
+                     c.Say(c.A(), ".grad()");
+                     if (c.a().is_leaf()) c.Result(c.a().grad());
+                   }});
+  kinds.push_back({"step", 1, 1, Effect::kWrite, [](Context& c) {
+                     const c10::AutoGradMode no_grad(false);
+                     c.Say(c.A(), ".add_(", c.A(), ".grad(), -0.5)");
+                     TORCH_CHECK(c.a().is_leaf() && c.a().grad().defined(), "no gradient");
+                     c.Result(c.a().add_(c.a().grad(), -0.5));
                    }});
   kinds.push_back({"drop", 3, 1, Effect::kNone, nullptr});
 
@@ -570,6 +653,18 @@ int KindNamed(const std::string& name) {
   return 0;
 }
 
+// Inference tensors have none, as a rule.
+int64_t VersionOf(const Tensor& tensor) {
+  const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+  return version.enabled() ? version.current_version() : -1;
+}
+
+Tensor Elements(const Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView data_only;
+  const Tensor plain = at::resolve_neg(at::resolve_conj(tensor));
+  return (plain.is_complex() ? at::view_as_real(plain) : plain).to(at::kDouble);
+}
+
 // A run of one program in both worlds.
 class Run {
  public:
@@ -591,14 +686,14 @@ class Run {
 
     const Outcome real = Execute(real_, kind, step);
     const Outcome fake = Execute(fake_, kind, step);
-    const bool adds = real.error.empty() && fake.error.empty() && real.result.defined();
+    const bool adds = real.error.empty() && fake.error.empty() && real.result.defined() && fake.result.defined();
     lines_.push_back(absl::StrCat(adds ? absl::StrCat("t", step.id, " = ") : "", real.text.empty() ? kind.name : real.text, ";",
                                   real.value.has_value() ? absl::StrCat("  // ", *real.value) : "",
                                   real.error.empty() ? "" : "  // throws"));
     if (adds) {
       for (auto [world, result] : {std::pair(&real_, real.result), std::pair(&fake_, fake.result)}) {
         (kind.outside && kind.name != std::string("convert") ? world->outside : world->tensors)[step.id] = result;
-        world->versions[step.id] = result._version();
+        world->versions[step.id] = VersionOf(result);
       }
     }
     const bool must_know = kind.operands > 0 && !kind.outside && AllKnown(kind, step);
@@ -606,6 +701,8 @@ class Run {
       if (!real.error.empty()) return absl::StrCat("the real run throws, the fake one doesn't: ", real.error);
       if (!fake.data_dependent) return absl::StrCat("the fake run throws: ", fake.error);
       if (must_know) return absl::StrCat("the fake run throws, though the elements are known: ", fake.error);
+    } else if (real.error.empty() && real.result.defined() != fake.result.defined()) {
+      return absl::StrCat("the real run gives ", real.result.defined() ? "a" : "no", " tensor, the fake one doesn't");
     } else if (real.value != fake.value) {
       return absl::StrCat("got ", fake.value.value_or("nothing"), ", the real run ", real.value.value_or("nothing"));
     }
@@ -633,9 +730,16 @@ class Run {
     Context context(world, step);
     try {
       std::optional<ModeGuard> guard;
+      std::optional<c10::InferenceMode> inference;
+      std::optional<c10::AutoGradMode> grad;
       // Operands bring the mode along; it needs to be pushed only where there are none, and for backward passes, which make zeros.
-      const bool needs_push = kind.operands == 0 || kind.name == std::string("backward");
+      const bool needs_push = kind.operands == 0 || absl::StrContains(kind.name, "backward") || absl::StrContains(kind.name, "autograd");
       if (world.fake() && !kind.outside && (needs_push || context.Pick(3, 4) != 0)) guard.emplace(world.mode());
+      if (!kind.outside && context.Pick(4, 16) == 0) {
+        inference.emplace();
+      } else if (!kind.outside && context.Pick(4, 16) == 1) {
+        grad.emplace(false);
+      }
       kind.run(context);
     } catch (const c10::Error& error) {
       outcome.error = error.what_without_backtrace();
@@ -646,6 +750,7 @@ class Run {
     }
     if (kind.outside) world.tensors = std::move(tensors);
     outcome.text = context.text;
+    if (!kind.outside && context.Pick(4, 16) < 2) outcome.text += context.Pick(4, 16) == 0 ? "  /* inference */" : "  /* no grad */";
     outcome.result = context.result;
     outcome.value = context.value;
     return outcome;
@@ -715,8 +820,8 @@ class Run {
       const int storage = storages.emplace(StorageOf(tensor), id).first->second;
       const int same = tensors.emplace(tensor.unsafeGetTensorImpl(), id).first->second;
       std::string line = absl::StrCat("t", id, " ", TensorFacts::Of(tensor).ToString(), ", memory of t", storage, ", is t", same);
-      absl::StrAppend(&line, ", version ", tensor._version() - world.versions.at(id), tensor.requires_grad() ? ", requires grad" : "",
-                      tensor.is_leaf() ? ", leaf" : "");
+      absl::StrAppend(&line, ", version ", VersionOf(tensor) - world.versions.at(id), tensor.requires_grad() ? ", requires grad" : "",
+                      tensor.is_leaf() ? ", leaf" : "", tensor.is_inference() ? ", inference" : "");
       if (tensor.is_view()) {
         const auto base = tensors.find(tensor._base().unsafeGetTensorImpl());
         absl::StrAppend(&line, ", a view of ", base == tensors.end() ? "another" : absl::StrCat("t", base->second));
@@ -726,7 +831,14 @@ class Run {
       } catch (const c10::Error&) {
         absl::StrAppend(&line, ", by what may not be asked");  // one of several views made at once, written to
       }
-      if (tensor.is_leaf() && tensor.grad().defined()) absl::StrAppend(&line, ", grad ", TensorFacts::Of(tensor.grad()).ToString());
+      if (tensor.is_leaf() && tensor.grad().defined()) {
+        const Tensor grad = tensor.grad();
+        absl::StrAppend(&line, ", grad ", TensorFacts::Of(grad).ToString(), grad.requires_grad() ? " that requires grad" : "");
+        const auto same = tensors.find(grad.unsafeGetTensorImpl());
+        const auto shared = storages.find(StorageOf(grad));
+        if (same != tensors.end()) absl::StrAppend(&line, ", which is t", same->second);
+        if (shared != storages.end()) absl::StrAppend(&line, ", in memory of t", shared->second);
+      }
       lines.push_back(std::move(line));
     }
     return lines;
@@ -748,7 +860,7 @@ class Run {
         if (Of(want) == Known::kYes && want.numel() > 0) return absl::StrCat("t", id, "'s elements aren't known");
       } else if (Of(want) == Known::kNo) {
         return absl::StrCat("t", id, "'s elements are known after a write");
-      } else if (!at::allclose(got->to(at::kDouble), want.detach().to(at::kDouble), 0, 0, /*equal_nan=*/true)) {
+      } else if (!at::allclose(Elements(*got), Elements(want), 0, 0, /*equal_nan=*/true)) {
         return absl::StrCat("t", id, "'s elements are known wrongly");
       }
     }
