@@ -43,6 +43,7 @@ BackwardSync::BackwardSync(std::string who, at::Device device, std::function<std
 void BackwardSync::set_reducer(std::unique_ptr<FrozenReducer> reducer) {
   reducer_ = std::move(reducer);
   reducer_->set_on_unexpected_gradient([this] { OnUnexpectedGradient(); });
+  reducer_->set_on_failure([this](const std::string& why) { Fail(why); });
 }
 
 void BackwardSync::Fail(const std::string& message) {

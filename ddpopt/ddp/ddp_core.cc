@@ -90,6 +90,7 @@ struct DdpCore::State {
   const std::string who;  // begins messages
 
   BucketOptions bucket_options;
+  bool sync_buffers = true;
   std::unique_ptr<ModuleTensors> tensors;
   std::shared_ptr<BackwardSync> sync;  // autograd hooks hold it weakly
   std::shared_ptr<UnevenInputs> uneven_inputs;
@@ -121,11 +122,12 @@ struct DdpCore::State {
 absl::Status DdpCore::State::Collect() {
   if (module == nullptr) return absl::InvalidArgumentError("the module is null");
   DDPOPT_ASSIGN_OR_RETURN(bucket_options, CheckOptions(options));
+  sync_buffers = SyncsBuffers(options);
   DDPOPT_RETURN_IF_ERROR(TakeRung());
   DDPOPT_ASSIGN_OR_RETURN(tensors, ModuleTensors::Collect(module, group, bucket_options.ignored_parameters));
   DDPOPT_RETURN_IF_ERROR(CheckDeviceIds(options.device_ids, tensors->device()));
   sync = std::make_shared<BackwardSync>(who, tensors->device(), [this] { return AfterReduction(); });
-  uneven_inputs = std::make_shared<UnevenInputs>(group, tensors.get(), sync, options.broadcast_buffers);
+  uneven_inputs = std::make_shared<UnevenInputs>(group, tensors.get(), sync, sync_buffers);
   return OpenLog();
 }
 
@@ -273,6 +275,7 @@ void DdpCore::State::SetUp(const c10::IValue& arguments, const EagerForward& eag
   reducer_options.static_graph = options.static_graph;
   reducer_options.skip_all_reduce_unused_params = options.skip_all_reduce_unused_params;
   reducer_options.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  reducer_options.hook_timeout = group.options().timeout;
   auto made = std::make_unique<FrozenReducer>(std::move(parameters), std::move(names), std::move(buckets), group.impl()->group,
                                               reducer_options, hook);
   made->set_check_finite(options.check_gradients_finite);
@@ -294,7 +297,7 @@ c10::IValue DdpCore::State::ForwardWithGradients(const c10::IValue& arguments, c
   tensors->CheckUnchanged();
   const int source = uneven_inputs->active() ? uneven_inputs->Announce() : 0;
   if (reducer() == nullptr) SetUp(arguments, eager);
-  if (options.broadcast_buffers && sync->synchronises()) {
+  if (sync_buffers && sync->synchronises()) {
     const absl::Status status = BroadcastTensors(group, tensors->buffers(), source);
     TORCH_CHECK(status.ok(), who, ": ", std::string(status.message()));
   }
@@ -355,8 +358,7 @@ absl::StatusOr<std::unique_ptr<JoinScope>> DdpCore::join(const JoinOptions& opti
     return absl::InvalidArgumentError(
         "join can't be used with check_gradients_equal_every or check_gradients_finite: ranks without inputs have no gradients to check");
   }
-  if (state_->uneven_inputs->active()) return absl::FailedPreconditionError("a join scope is open already");
-  state_->uneven_inputs->Begin(options);
+  DDPOPT_RETURN_IF_ERROR(state_->uneven_inputs->Begin(options));
   return std::make_unique<JoinScope>(state_->uneven_inputs);
 }
 

@@ -49,7 +49,7 @@ class DdpCore {
   // See no_sync_scope.h.
   NoSyncScope no_sync();
   // See join.h. InvalidArgument with check_gradients_equal_every or check_gradients_finite, in which ranks without inputs can't take part;
-  // FailedPrecondition within another such scope.
+  // FailedPrecondition within another such scope of this process group.
   absl::StatusOr<std::unique_ptr<JoinScope>> join(const JoinOptions& options = {});
   // See comm_hook.h. Once, before the first forward with gradients; FailedPrecondition after that, InvalidArgument for null and for a hook
   // that can't be used with the options. That all ranks have the same one is checked in the first forward with gradients.

@@ -42,9 +42,10 @@ TORCH_MODULE(Net);
 at::Tensor Batch() { return at::sin(at::arange(12, at::kFloat).reshape({3, 4})); }
 
 struct Wrapped {
-  explicit Wrapped(std::chrono::milliseconds stall_timeout) {
+  explicit Wrapped(std::chrono::milliseconds stall_timeout, std::chrono::milliseconds timeout = std::chrono::seconds(30),
+                   std::unique_ptr<CommHook> hook = nullptr) {
     InitOptions init;
-    init.timeout = std::chrono::seconds(30);
+    init.timeout = timeout;
     init.stall_timeout = stall_timeout;
     group = InitProcessGroup(init);
     if (!group.ok()) throw std::runtime_error(std::string(group.status().message()));
@@ -53,6 +54,7 @@ struct Wrapped {
     auto created = DistributedDataParallel<Net>::Create(net, *group, options);
     if (!created.ok()) throw std::runtime_error(std::string(created.status().message()));
     ddp = *std::move(created);
+    if (hook != nullptr && !ddp->RegisterCommHook(std::move(hook)).ok()) throw std::runtime_error("the hook was refused");
     ddp->forward(Batch()).sum().backward();
   }
   Net net;
@@ -72,6 +74,72 @@ TEST(Faults, AStallNamesTheRankAndTheBuckets) {
     EXPECT_THAT(ranks.Result(rank), AllOf(HasSubstr("(allreduce of 14 Float, bucket 0 (second.bias, second.weight))"),
                                           HasSubstr("has not ended within 1 s"), HasSubstr("rank 1 has not come"),
                                           HasSubstr("| DistributedDataParallel on rank"), HasSubstr("not synchronised")));
+  }
+}
+
+// Its futures never complete, if so told, though its all-reduces end.
+class StuckHook : public CommHook {
+ public:
+  explicit StuckHook(const bool* stuck) : stuck_(stuck) {}
+  std::string Name() const override { return "stuck"; }
+  CommFuture Run(const GradBucket& bucket) override {
+    const CommFuture sum = bucket.AllReduceSum(bucket.buffer());
+    return *stuck_ ? c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get()) : sum;
+  }
+
+ private:
+  const bool* const stuck_;
+};
+
+TEST(Faults, AHookThatNeverEndsHasADeadline) {
+  ForkedRanks ranks(2, [](int rank) -> std::string {
+    bool stuck = false;
+    Wrapped wrapped(std::chrono::milliseconds(0), std::chrono::seconds(5), std::make_unique<StuckHook>(&stuck));
+    auto join = wrapped.ddp->join();
+    if (!join.ok()) return std::string(join.status().message());
+    wrapped.ddp->forward(Batch()).sum().backward();
+    stuck = true;
+    // One in a backward, the other without inputs.
+    const std::string error =
+        rank == 0 ? ErrorOf([&] { wrapped.ddp->forward(Batch()).sum().backward(); }) : ErrorOf([&] { (*join)->Finish(); });
+    return absl::StrCat(error, " | ", ErrorOf([&] { wrapped.ddp->forward(Batch()); }));
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(ranks.Result(rank),
+                AllOf(HasSubstr(absl::StrCat("DistributedDataParallel on rank ", rank)),
+                      HasSubstr("communication hook \"stuck\" on bucket 0 (second.bias, second.weight) has not completed its future within "
+                                "5 s without an all-reduce of its running"),
+                      HasSubstr("| DistributedDataParallel on rank"), HasSubstr("not synchronised")));
+  }
+}
+
+// A bucket's all-reduce is on its way, and the other rank does not come, when everything is taken down.
+TEST(Faults, TakenDownWhileABucketIsReduced) {
+  for (const bool group_first : {false, true}) {
+    ForkedRanks ranks(2, [group_first](int rank) -> std::string {
+      auto wrapped = std::make_unique<Wrapped>(std::chrono::milliseconds(10'000));
+      at::Tensor loss = wrapped->ddp->forward(Batch()).sum();
+      ForkedRanks::Ready();
+      if (rank == 1) {
+        raise(SIGSTOP);
+        return ErrorOf([&] { loss.backward(); });
+      }
+      wrapped->net->first->weight.register_hook([](const at::Tensor&) -> at::Tensor { TORCH_CHECK(false, "midway"); });
+      const std::string error = ErrorOf([&] { loss.backward(); });
+      const auto begin = std::chrono::steady_clock::now();
+      if (group_first) {
+        wrapped->group->Shutdown();
+        wrapped->group = absl::CancelledError("gone");
+      }
+      wrapped->ddp.reset();
+      wrapped.reset();
+      loss = at::Tensor();
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      return absl::StrCat(error, seconds > 8 ? " TAKING DOWN WAITED" : "");
+    });
+    EXPECT_THAT(ranks.Result(0), AllOf(HasSubstr("midway"), Not(HasSubstr("WAITED"))));
+    ranks.Signal(1, SIGCONT);
+    EXPECT_THAT(ranks.Result(1), HasSubstr("rank 0"));
   }
 }
 
@@ -113,7 +181,8 @@ TEST(Faults, ForwardAfterTheGroupsShutdown) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(ranks.Result(rank),
                 AllOf(HasSubstr("forward after the process group was shut down"), HasSubstr("allreduce on rank"),
-                      HasSubstr("the process group has been shut down | comparing"), HasSubstr("the process group has been shut down")));
+                      HasSubstr("the process group has been shut down (in communication hook \"all-reduce\" on bucket 0"),
+                      HasSubstr("| comparing"), HasSubstr("of 2: the process group has been shut down")));
   }
 }
 

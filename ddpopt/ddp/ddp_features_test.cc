@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,6 +21,7 @@
 #include "ddpopt/distributed/process_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "testing/calls.h"
 #include "testing/distributed_test.h"
 #include "torch/nn/modules/batchnorm.h"
@@ -31,7 +34,9 @@ namespace {
 
 using testing::ErrorOf;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
 int Rank() { return Group().rank(); }
@@ -150,6 +155,57 @@ struct BuffersImpl : NetImpl {
   }
   at::Tensor flag, bytes, wide, complex, permuted, sliced, none, large, conjugate;
 };
+
+TEST(Buffers, AreRank0sByEitherNameOfTheOption) {
+  for (const bool synced : {true, false}) {
+    for (const bool older : {true, false}) {
+      auto net = std::make_shared<BuffersImpl>();
+      DdpOptions options;
+      (older ? options.broadcast_buffers : options.forward_sync_buffers) = synced;
+      auto ddp = Wrap(net, options);
+      net->wide.fill_(Rank());
+      ddp->forward(Batch()).sum().backward();
+      EXPECT_EQ(net->wide.item().toLong(), synced ? 0 : Rank());
+    }
+  }
+}
+
+// Messages are made for the buffers' sizes, and graphs for their places.
+TEST(Buffers, ThatChangedAreNamed) {
+  const auto error = [](const std::function<void(BuffersImpl&)>& change) {
+    auto net = std::make_shared<BuffersImpl>();
+    auto ddp = Wrap(net);
+    ddp->forward(Batch()).sum().backward();
+    change(*net);
+    return ErrorOf([&] { ddp->forward(Batch()); });
+  };
+  EXPECT_THAT(error([](BuffersImpl& net) { net.wide.set_data(at::zeros({2}, at::kLong)); }),
+              HasSubstr("buffer \"wide\" was wrapped as Long [] on cpu, but is Long [2] on cpu now"));
+  EXPECT_THAT(error([](BuffersImpl& net) { net.bytes.set_data(at::zeros({3}, at::kInt)); }),
+              HasSubstr("buffer \"bytes\" was wrapped as Char [3] on cpu, but is Int [3] on cpu now"));
+  EXPECT_THAT(error([](BuffersImpl& net) { net.permuted.set_data(net.permuted.contiguous()); }),
+              HasSubstr("buffer \"permuted\" was wrapped with strides [1, 3], but has [2, 1] now"));
+  EXPECT_THAT(error([](BuffersImpl& net) { net.sliced.resize_({2}); }), HasSubstr("buffer \"sliced\" was wrapped as Double [3]"));
+  // What it holds may change, and where that lies.
+  EXPECT_EQ(error([](BuffersImpl& net) { net.wide.set_data(at::full({}, 9, at::kLong)); }), "");
+}
+
+TEST(Buffers, ReplacedOnesAreNamed) {
+  struct OnlyBuffersImpl : torch::nn::Module {
+    explicit OnlyBuffersImpl(bool more) {
+      register_buffer("count", at::zeros({1}));
+      if (more) register_buffer("mask", at::zeros({1}));
+    }
+  };
+  auto net = std::make_shared<NetImpl>();
+  net->register_module("counts", std::make_shared<OnlyBuffersImpl>(true));
+  auto ddp = Wrap(net);
+  ddp->forward(Batch()).sum().backward();
+  net->replace_module("counts", std::make_shared<OnlyBuffersImpl>(true));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("buffer \"counts.count\" has been replaced"));
+  net->replace_module("counts", std::make_shared<OnlyBuffersImpl>(false));
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("buffer \"counts."));
+}
 
 TEST(Buffers, AreRank0sBeforeEachForward) {
   auto net = std::make_shared<BuffersImpl>();
@@ -349,6 +405,98 @@ TEST(FindUnused, OutputsThatTheLossLeavesOut) {
   }
 }
 
+// One tensor under two names, which no forward uses.
+struct UnusedTiedImpl : NetImpl {
+  UnusedTiedImpl() {
+    tied = register_parameter("tied", at::ones({6}));
+    first->register_parameter("again", tied);
+  }
+  at::Tensor tied;
+};
+
+TEST(FindUnused, ATiedParameterThatIsNeverUsed) {
+  for (const ExecutionMode mode : {ExecutionMode::kCompiled, ExecutionMode::kEager}) {
+    for (const bool is_static : {false, true}) {
+      for (const bool skip : {false, true}) {
+        DdpOptions options;
+        options.mode = mode;
+        options.find_unused_parameters = !is_static;
+        options.static_graph = is_static;
+        options.skip_all_reduce_unused_params = skip;
+        options.bucket_cap_mb = 20.0 / (1 << 20);
+        auto net = std::make_shared<UnusedTiedImpl>();
+        auto ddp = Wrap(net, options);
+        torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          ddp->forward(Batch()).sum().backward();
+          EXPECT_FALSE(net->tied.grad().defined());
+          EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+          optimizer.step();
+        }
+        EXPECT_TRUE(at::equal(net->tied, at::ones({6})));
+        int times = 0;
+        for (const auto& bucket : ddp->core().reducer_buckets()) {
+          for (const std::string& name : bucket.parameters) times += name == "tied" || name == "first.again";
+        }
+        EXPECT_EQ(times, 1);
+      }
+    }
+  }
+}
+
+TEST(Ignored, ParametersAndBuffersStayEachRanksOwn) {
+  for (const ExecutionMode mode : {ExecutionMode::kCompiled, ExecutionMode::kEager}) {
+    auto net = std::make_shared<NetImpl>();
+    net->register_buffer("own", at::full({1}, Rank()));
+    net->register_buffer("shared", at::full({1}, Rank()));
+    net->first->bias.set_data(at::full({6}, 1.0 + Rank()));
+    DdpOptions options;
+    options.mode = mode;
+    options.parameters_to_ignore = {"first.bias", "own"};
+    auto ddp = Wrap(net, options);
+    EXPECT_TRUE(at::equal(net->first->bias, at::full({6}, 1.0 + Rank())));
+    EXPECT_EQ(net->named_buffers()["own"].item().toDouble(), Rank());
+    EXPECT_EQ(net->named_buffers()["shared"].item().toDouble(), 0);
+    net->zero_grad();
+    net->forward(Batch()).sum().backward();
+    const at::Tensor own = net->first->bias.grad().clone();
+    const at::Tensor mean = MeanOverRanks(net->first->weight.grad());
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      net->named_buffers()["own"].fill_(3 + Rank());
+      ddp->forward(Batch()).sum().backward();
+      EXPECT_TRUE(at::allclose(net->first->bias.grad(), own));
+      EXPECT_TRUE(at::allclose(net->first->weight.grad(), mean));
+      EXPECT_EQ(net->named_buffers()["own"].item().toDouble(), 3 + Rank());
+    }
+    for (const auto& bucket : ddp->core().reducer_buckets()) EXPECT_THAT(bucket.parameters, Not(Contains("first.bias")));
+    // Its own on each rank, so not compared.
+    EXPECT_EQ(ddp->core().CheckParametersEqual(), absl::OkStatus());
+  }
+}
+
+TEST(InitSync, FalseLeavesEachRankItsValues) {
+  for (const bool sync : {false, true}) {
+    auto net = std::make_shared<NetImpl>();
+    net->first->bias.set_data(at::full({6}, 1.0 + Rank()));
+    net->register_buffer("count", at::full({1}, 1.0 + Rank()));
+    DdpOptions options;
+    options.init_sync = sync;
+    auto ddp = Wrap(net, options);
+    EXPECT_TRUE(at::equal(net->first->bias, at::full({6}, sync ? 1.0 : 1.0 + Rank())));
+    EXPECT_EQ(net->named_buffers()["count"].item().toDouble(), sync ? 1.0 : 1.0 + Rank());
+    // Gradients are averaged all the same, and buffers synchronised in forward.
+    ddp->forward(Batch()).sum().backward();
+    EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+    EXPECT_EQ(net->named_buffers()["count"].item().toDouble(), 1.0);
+    // Shapes are compared without it too.
+    auto other = std::make_shared<NetImpl>();
+    if (Rank() == 1) other->register_parameter("more", at::ones({2}));
+    EXPECT_THAT(Refused(other, options), HasSubstr("more"));
+  }
+}
+
 TEST(StaticGraph, AChangeIsNamed) {
   DdpOptions options;
   options.static_graph = true;
@@ -442,42 +590,6 @@ TEST(BucketView, ZeroGradWorksBothWays) {
     EXPECT_TRUE(net->first->weight.grad().is_alias_of(net->first->bias.grad()));
     optimizer.zero_grad(set_to_none);
   }
-}
-
-class BadHook : public CommHook {
- public:
-  std::string Name() const override { return "bad"; }
-  CommFuture Run(const GradBucket& bucket) override { return CompletedFuture(bucket.buffer().narrow(0, 0, 1)); }
-};
-
-TEST(CommHook, BytesAndErrors) {
-  const auto bytes = [](std::unique_ptr<CommHook> hook) {
-    auto ddp = Wrap(Net());
-    if (hook != nullptr) {
-      EXPECT_EQ(ddp->RegisterCommHook(std::move(hook)), absl::OkStatus());
-    }
-    ddp->forward(Batch()).sum().backward();
-    return ddp->core().last_step().bytes;
-  };
-  const int64_t full = bytes(nullptr);
-  EXPECT_EQ(full, (4 * 6 + 6 + 6 * 2 + 2) * 4);
-  EXPECT_EQ(bytes(Fp16CompressHook()), full / 2);
-  EXPECT_EQ(bytes(Bf16CompressHook()), full / 2);
-  EXPECT_EQ(bytes(NoopHook()), 0);
-  {
-    auto ddp = Wrap(Net());
-    ASSERT_EQ(ddp->RegisterCommHook(std::make_unique<BadHook>()), absl::OkStatus());
-    const at::Tensor loss = ddp->forward(Batch()).sum();
-    EXPECT_THAT(ErrorOf([&] { loss.backward(); }), AllOf(HasSubstr("\"bad\""), HasSubstr("something else")));
-  }
-  auto ddp = Wrap(Net());
-  if (Rank() == 1) {
-    ASSERT_EQ(ddp->RegisterCommHook(Fp16CompressHook()), absl::OkStatus());
-  }
-  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), AllOf(HasSubstr("communication hook: all-reduce"), HasSubstr("fp16 compression")));
-  auto late = Wrap(Net());
-  late->forward(Batch()).sum().backward();
-  EXPECT_EQ(late->RegisterCommHook(NoopHook()).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 struct ScaleImpl : torch::nn::Module {
@@ -583,74 +695,6 @@ TEST(Autocast, AcrossPieces) {
   EXPECT_GT(ddp->core().reducer_buckets().size(), 1u);
 }
 
-// Rank 0 has two inputs, rank 1 four.
-TEST(Join, RanksWithoutInputsTakePart) {
-  for (const bool by_initial : {true, false}) {
-    for (const bool find_unused : {false, true}) {
-      auto net = std::make_shared<ScaleImpl>(at::kFloat);
-      net->register_buffer("count", at::zeros({1}));
-      DdpOptions options;
-      options.find_unused_parameters = find_unused;
-      auto ddp = Wrap(net, options);
-      JoinOptions join_options;
-      join_options.divide_by_initial_world_size = by_initial;
-      auto join = ddp->join(join_options);
-      ASSERT_TRUE(join.ok()) << join.status();
-      EXPECT_EQ(ddp->join().status().code(), absl::StatusCode::kFailedPrecondition);
-      for (int step = 0; step < (Rank() == 0 ? 2 : 4); ++step) {
-        net->zero_grad();
-        ddp->forward(at::full({2}, 1.0 + Rank())).sum().backward();
-        const double expected = step < 2 ? 1.5 : by_initial ? 1.0 : 2.0;
-        EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2}, expected))) << step;
-        const at::NoGradGuard no_grad;
-        net->weight.sub_(net->weight.grad());
-        if (step == 3) net->named_buffers()["count"].add_(7);
-      }
-      (*join)->Finish();
-      EXPECT_TRUE(at::equal(net->weight, at::full({2}, by_initial ? -4.0 : -6.0)));
-      EXPECT_EQ(net->named_buffers()["count"].item().toDouble(), 7);
-      EXPECT_EQ(ddp->core().CheckParametersEqual(), absl::OkStatus());
-      // Afterwards as before.
-      net->zero_grad();
-      ddp->forward(at::full({2}, 1.0 + Rank())).sum().backward();
-      EXPECT_TRUE(at::equal(net->weight.grad(), at::full({2}, 1.5)));
-    }
-  }
-}
-
-TEST(Join, WhatItRefuses) {
-  {
-    auto ddp = Wrap(std::make_shared<ScaleImpl>(at::kFloat));
-    JoinOptions options;
-    options.throw_on_early_termination = true;
-    auto join = ddp->join(options);
-    ddp->forward(at::ones({2})).sum().backward();
-    const std::string error = Rank() == 0 ? ErrorOf([&] { (*join)->Finish(); }) : ErrorOf([&] { ddp->forward(at::ones({2})); });
-    EXPECT_THAT(error, HasSubstr("rank 0 has no more inputs"));
-    // The scope is over, and the wrapper as it was.
-    join->reset();
-    ddp->forward(at::ones({2})).sum().backward();
-    EXPECT_TRUE(ddp->core().last_step().synchronised);
-  }
-  {
-    auto ddp = Wrap(std::make_shared<ScaleImpl>(at::kFloat));
-    auto join = ddp->join();
-    const std::string error = Rank() == 0 ? ErrorOf([&] { (*join)->Finish(); }) : ErrorOf([&] { ddp->forward(at::ones({2})); });
-    EXPECT_THAT(error, HasSubstr("rank 0 had no input at all"));
-  }
-  {
-    auto ddp = Wrap(std::make_shared<ScaleImpl>(at::kFloat));
-    auto join = ddp->join();
-    const at::Tensor loss = ddp->forward(at::ones({2})).sum();
-    EXPECT_THAT(ErrorOf([&] { ddp->forward(at::ones({2})); }), HasSubstr("each forward has exactly one"));
-    loss.backward();
-    (*join)->Finish();
-  }
-  DdpOptions checks;
-  checks.check_gradients_finite = true;
-  EXPECT_EQ(Wrap(Net(), checks)->join().status().code(), absl::StatusCode::kInvalidArgument);
-}
-
 struct CallsItselfImpl : NetImpl {
   at::Tensor forward(const at::Tensor& x) { return wrapper != nullptr ? wrapper->forward(x) : NetImpl::forward(x); }
   DistributedDataParallel<std::shared_ptr<CallsItselfImpl>>* wrapper = nullptr;
@@ -667,6 +711,36 @@ TEST(Threads, OneForwardAtATime) {
   net->wrapper = nullptr;
   // Another thread may go on.
   std::thread([&] { ddp->forward(Batch()).sum().backward(); }).join();
+  EXPECT_TRUE(ddp->core().last_step().synchronised);
+}
+
+// Waits within forward until it is let go.
+struct WaitsImpl : NetImpl {
+  at::Tensor forward(const at::Tensor& x) {
+    if (waits) {
+      entered.set_value();
+      go.get_future().wait();
+    }
+    return NetImpl::forward(x);
+  }
+  bool waits = false;
+  std::promise<void> entered, go;
+};
+
+TEST(Threads, ASecondOneMeanwhileIsRefused) {
+  auto net = std::make_shared<WaitsImpl>();
+  DdpOptions options;
+  options.mode = ExecutionMode::kEager;
+  auto ddp = Wrap(net, options);
+  ddp->forward(Batch()).sum().backward();
+  net->waits = true;
+  std::thread thread([&] { ddp->forward(Batch()).sum().backward(); });
+  net->entered.get_future().wait();
+  EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch()); }), HasSubstr("on a second thread while it runs on another"));
+  net->go.set_value();
+  thread.join();
+  net->waits = false;
+  ddp->forward(Batch()).sum().backward();
   EXPECT_TRUE(ddp->core().last_step().synchronised);
 }
 
@@ -690,8 +764,15 @@ TEST(Statistics, SummaryAndLog) {
   int lines = 0;
   while (std::getline(file, line)) {
     ++lines;
-    EXPECT_THAT(line, AllOf(HasSubstr(absl::StrCat("\"step\": ", lines)), HasSubstr(absl::StrCat("\"rank\": ", Rank())),
-                            HasSubstr("\"bytes\": 176")));
+    const nlohmann::json entry = nlohmann::json::parse(line);
+    EXPECT_EQ(entry.at("step"), lines);
+    EXPECT_EQ(entry.at("rank"), Rank());
+    EXPECT_EQ(entry.at("synchronised"), true);
+    EXPECT_EQ(entry.at("bytes"), 176);
+    EXPECT_EQ(entry.at("buckets"), ddp->core().reducer_buckets().size());
+    for (const char* time : {"forward_s", "backward_s", "communication_s", "exposed_s"}) EXPECT_GE(entry.at(time).get<double>(), 0) << time;
+    EXPECT_GE(entry.at("backward_s").get<double>(), entry.at("exposed_s").get<double>());
+    EXPECT_EQ(entry.size(), 9u);
   }
   EXPECT_EQ(lines, 3);
   options.step_log = "/nowhere/at/all";

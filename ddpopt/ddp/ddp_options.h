@@ -45,8 +45,9 @@ struct DdpOptions {
   std::vector<std::string> bucket_ends;
 
   // Whether rank 0's buffers (BatchNorm's running statistics) go to all ranks before each forward with gradients, those within no_sync
-  // excepted. Graphs that saved a buffer for a backward still to come are not disturbed.
-  bool broadcast_buffers = true;
+  // excepted. Graphs that saved a buffer for a backward still to come are not disturbed. True if not set.
+  absl::optional<bool> forward_sync_buffers;
+  absl::optional<bool> broadcast_buffers;         // its name in older versions of PyTorch; if both are set, they must say the same
   bool init_sync = true;                          // broadcast parameters and buffers of rank 0 at creation
   std::vector<std::string> parameters_to_ignore;  // qualified names, of buffers too; never compared, broadcast or reduced
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "ATen/Functions.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "ddpopt/ddp/distributed_data_parallel.h"
 #include "ddpopt/distributed/process_group.h"
 #include "gmock/gmock.h"
@@ -25,6 +27,7 @@ namespace ddpopt {
 namespace {
 
 using testing::ErrorOf;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
@@ -232,6 +235,120 @@ TEST(Backward, TwiceThroughOneGraphWithSecondDerivatives) {
   net->zero_grad();
   penalised(ddp->forward(x, std::string("abc")), x).backward();
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i], 1e-4)) << i;
+}
+
+// Computes `body` again within backward, with gradients, and calls backward there, as re-entrant checkpoints do.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  using Body = std::function<at::Tensor(const at::Tensor&)>;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Body* body) {
+    context->save_for_backward({x});
+    context->saved_data["body"] = reinterpret_cast<int64_t>(body);
+    return (*body)(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* body = reinterpret_cast<const Body*>(context->saved_data["body"].toInt());
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::autograd::backward({(*body)(x)}, gradients);
+    return {x.grad(), at::Tensor()};
+  }
+};
+
+// a, then b as often as its caller says, then c; d is never used. b within checkpoints.
+struct CheckpointedImpl : ChainImpl {
+  CheckpointedImpl() { d = register_parameter("d", at::ones({2})); }
+  at::Tensor forward(const at::Tensor& x, int64_t times) {
+    at::Tensor h = ChainImpl::forward(x, "a");
+    for (int64_t i = 0; i < times; ++i) h = Checkpoint::apply(h, &body);
+    return ChainImpl::forward(h, "c");
+  }
+  const Checkpoint::Body body = [this](const at::Tensor& h) { return ChainImpl::forward(h, "b"); };
+  at::Tensor d;
+};
+
+std::string Times(int64_t times) { return "a" + std::string(static_cast<std::size_t>(times), 'b') + "c"; }
+
+TEST(Reentrant, CheckpointsAreSynchronisedOrNamed) {
+  for (const ExecutionMode mode : {ExecutionMode::kCompiled, ExecutionMode::kEager}) {
+    for (const bool bucket_view : {false, true}) {
+      for (const int64_t times : {1, 2}) {
+        auto chain = std::make_shared<ChainImpl>();
+        const std::vector<at::Tensor> expected = MeanGradients(chain, Times(times));
+        const auto wrap = [&](const auto& set) {
+          auto net = std::make_shared<CheckpointedImpl>();
+          DdpOptions options = OneBucketEach();
+          options.mode = mode;
+          options.gradient_as_bucket_view = bucket_view;
+          set(options, *net);
+          return std::make_pair(net, Wrap(net, options));
+        };
+        const auto trains = [&](const auto& pair) {
+          const auto& [net, ddp] = pair;
+          for (int step = 0; step < 3; ++step) {
+            net->zero_grad();
+            ddp->forward(Batch(), times).sum().backward();
+            EXPECT_TRUE(ddp->core().last_step().synchronised);
+            for (std::size_t i = 0; i < expected.size(); ++i) {
+              const at::Tensor actual = net->named_parameters()[std::string(1, "abc"[i])].grad();
+              EXPECT_TRUE(actual.defined() && at::allclose(actual, expected[i])) << "abc"[i] << " in step " << step;
+            }
+            EXPECT_FALSE(net->d.grad().defined());
+          }
+          EXPECT_EQ(ddp->core().reducer_buckets().size(), 3u);
+          EXPECT_EQ(ddp->core().CheckGradientsEqual(), absl::OkStatus());
+        };
+        const auto names = [&](const auto& pair, const char* what) {
+          const auto& [net, ddp] = pair;
+          const at::Tensor loss = ddp->forward(Batch(), times).sum();
+          EXPECT_THAT(ErrorOf([&] { loss.backward(); }), AllOf(HasSubstr("\"b\""), HasSubstr(what), HasSubstr("Set static_graph")));
+          EXPECT_THAT(ErrorOf([&] { ddp->forward(Batch(), times); }), HasSubstr("not synchronised"));
+        };
+        SCOPED_TRACE(absl::StrCat("mode ", static_cast<int>(mode), ", bucket_view ", bucket_view, ", times ", times));
+        trains(wrap([](DdpOptions& options, CheckpointedImpl&) { options.static_graph = true; }));
+        trains(wrap([](DdpOptions& options, CheckpointedImpl&) { options.static_graph = options.skip_all_reduce_unused_params = true; }));
+        const auto plain = [](DdpOptions&, CheckpointedImpl& net) { net.d.set_requires_grad(false); };
+        if (times == 1) {
+          trains(wrap(plain));
+        } else {
+          names(wrap(plain), "got another gradient after its bucket had been given one");
+        }
+        names(wrap([](DdpOptions& options, CheckpointedImpl&) { options.find_unused_parameters = true; }),
+              "got a gradient after it had been taken for unused");
+      }
+    }
+  }
+}
+
+TEST(Reentrant, OneCheckpointLessIsSynchronisedLaterAndOneMoreIsNotStatic) {
+  DdpOptions options = OneBucketEach();
+  options.static_graph = true;
+  options.mode = ExecutionMode::kEager;
+  const std::vector<at::Tensor> expected = MeanGradients(std::make_shared<ChainImpl>(), Times(1));
+  auto net = std::make_shared<CheckpointedImpl>();
+  auto ddp = Wrap(net, options);
+  ddp->forward(Batch(), int64_t{2}).sum().backward();
+  net->zero_grad();
+  ddp->forward(Batch(), int64_t{1}).sum().backward();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(at::allclose(net->named_parameters()[std::string(1, "abc"[i])].grad(), expected[i])) << i;
+  }
+  const at::Tensor loss = ddp->forward(Batch(), int64_t{3}).sum();
+  EXPECT_THAT(ErrorOf([&] { loss.backward(); }),
+              AllOf(HasSubstr("\"b\""), HasSubstr("got more gradients in this backward than in the first synchronised one")));
+}
+
+// The whole wrapped forward within a checkpoint: it runs twice, once without gradients.
+TEST(Reentrant, AroundTheWrapper) {
+  auto net = std::make_shared<ChainImpl>();
+  auto ddp = Wrap(net, OneBucketEach());
+  const std::vector<at::Tensor> expected = MeanGradients(net, "abc");
+  const Checkpoint::Body body = [&](const at::Tensor& x) { return ddp->forward(x, std::string("abc")); };
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    Checkpoint::apply(Batch().requires_grad_(), &body).sum().backward();
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i])) << i;
+  }
 }
 
 }  // namespace

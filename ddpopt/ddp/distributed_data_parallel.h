@@ -30,9 +30,9 @@ template <typename Net>
 class DistributedDataParallel {
  public:
   // Collective: every rank must call it. Checks the module, compares parameters between ranks, and broadcasts rank 0's parameters and
-  // buffers. Errors: InvalidArgument for options or a module that cannot be wrapped (null, no trainable, integer, meta or sparse
-  // parameters, wrapped already), FailedPrecondition naming the ranks and the first difference when their models or caps differ, or the
-  // rank that failed.
+  // buffers. Errors: InvalidArgument for options or a module that cannot be wrapped (null, no trainable parameters, complex or meta ones,
+  // sparse gradients, wrapped already), FailedPrecondition naming the ranks and the first difference when their models or caps differ, or
+  // the rank that failed.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(Net net, ProcessGroup group, DdpOptions options = {}) {
     auto core = DdpCore::Create(ModulePtr(net), std::move(group), std::move(options));
     if (!core.ok()) return core.status();

@@ -4,12 +4,18 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ATen/core/grad_mode.h"
 #include "ATen/core/ivalue.h"
 #include "ATen/core/jit_type.h"
 #include "ATen/ops/isfinite.h"
+#include "ATen/ops/sub.h"
+#include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/graph_task.h"
 
@@ -20,6 +26,31 @@ std::unordered_map<std::size_t, std::string> NamesByIndex(const std::vector<std:
   std::unordered_map<std::size_t, std::string> result;
   for (std::size_t i = 0; i < names.size(); ++i) result.emplace(i, names[i]);
   return result;
+}
+
+// What a hook's future holds, as the base class takes it: it makes views of the parameters' shapes at offsets from the storage's beginning.
+at::Tensor HookResult(const c10::IValue& value, const at::Tensor& buffer) {
+  at::Tensor result;
+  if (value.isTensor()) {
+    result = value.toTensor();
+  } else if (value.isTensorList() && value.toTensorVector().size() == 1) {
+    result = value.toTensorVector()[0];
+  } else {
+    TORCH_CHECK(value.isNone(), "its future has a value that is not one tensor, but of kind ", value.tagKind());
+  }
+  TORCH_CHECK(result.defined(), "its future has no value");
+  TORCH_CHECK(result.layout() == at::kStrided && result.device() == buffer.device() && result.numel() == buffer.numel() &&
+                  result.scalar_type() == buffer.scalar_type(),
+              "it made ", result.numel(), " elements of ", result.scalar_type(), " on ", result.device(), " of the bucket's ",
+              buffer.numel(), " of ", buffer.scalar_type(), " on ", buffer.device());
+  if (result.storage_offset() == 0 && result.is_contiguous()) return result.dim() == 1 ? result : result.view({-1});
+  return result.reshape({-1}).clone();
+}
+
+std::string MessageOf(c10::ivalue::Future& failed) {
+  std::string text = failed.tryRetrieveErrorMessage();
+  if (const std::size_t end = text.find("\nException raised from"); end != std::string::npos) text.resize(end);
+  return text;
 }
 
 }  // namespace
@@ -35,7 +66,22 @@ class FrozenReducer::Communicator : public GradBucket::Communicator {
       clock_->bytes += static_cast<int64_t>(tensor.nbytes());
     }
     std::vector<at::Tensor> tensors{tensor};
-    return ThenCompute(group_->allreduce(tensors)->getFuture(), [tensor](const at::Tensor&) { return tensor; });
+    const CommFuture sum = group_->allreduce(tensors)->getFuture();
+    {
+      std::lock_guard<std::mutex> lock(clock_->mutex);
+      ++clock_->outstanding;
+    }
+    CommFuture result = ThenCompute(sum, [tensor](const at::Tensor&) { return tensor; });
+    // Called after what the hook does with the result, which may begin another one.
+    sum->addCallback(
+        [clock = clock_](c10::ivalue::Future&) {
+          std::lock_guard<std::mutex> lock(clock->mutex);
+          --clock->outstanding;
+          clock->last_ended = std::chrono::steady_clock::now();
+          clock->changed.notify_all();
+        },
+        /*uses_future=*/false);
+    return result;
   }
 
  private:
@@ -64,17 +110,21 @@ class FrozenReducer::TimedHook : public c10d::CommHookInterface {
         if (!at::isfinite(ours.gradient(i)).all().item().toBool()) reducer_->not_finite_here_.push_back(ours.parameter(i));
       }
     }
-    const CommFuture future = reducer_->skipped_buckets_[index] ? CompletedFuture(buffer) : reducer_->hook_->Run(ours);
-    TORCH_CHECK(future != nullptr, "DistributedDataParallel: communication hook \"", reducer_->hook_->Name(), "\" returned no future");
+    if (reducer_->averaged_share_ != 1) reducer_->ShareAveraged(ours);
+    const CommFuture future = reducer_->skipped_buckets_[index] ? CompletedFuture(buffer) : reducer_->RunHook(ours);
     // The future's value is made by this callback, so whoever waits for it sees the finishing time too.
-    return ThenCompute(future, [clock, buffer, index, step, hook = reducer_->hook_](const at::Tensor& result) {
-      TORCH_CHECK(result.defined() && result.numel() == buffer.numel() && result.scalar_type() == buffer.scalar_type(),
-                  "DistributedDataParallel: communication hook \"", hook->Name(), "\" made of bucket ", index, " (", buffer.numel(),
-                  " elements of ", buffer.scalar_type(), ") something else");
+    CommFuture timed = ThenCompute(future, [clock, buffer, index, step](const at::Tensor& result) {
       std::lock_guard<std::mutex> lock(clock->mutex);
       if (clock->step == step) clock->times[index].finished = StreamStamp::Record(buffer.device());
       return result;
     });
+    reducer_->launched_.push_back({index, timed});
+    // The base class, which waits without end, does so in a callback that it queues right after the last bucket, for the graph that runs
+    // now. (It may be within another, as with a re-entrant checkpoint.)
+    if (reducer_->layouts_[index].is_last) {
+      torch::autograd::Engine::get_default_engine().queue_callback([reducer = reducer_] { reducer->AwaitLaunched(); });
+    }
+    return timed;
   }
 
   at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
@@ -113,6 +163,7 @@ FrozenReducer::FrozenReducer(std::vector<at::Tensor> parameters, std::vector<std
       clock_(std::make_shared<Clock>()),
       communicator_(std::make_unique<Communicator>(group, clock_)),
       divisor_(group->getSize()),
+      averaged_(params_.size()),
       arrivals_(params_.size()),
       used_here_(params_.size(), true),
       used_anywhere_(params_.size(), true),
@@ -193,6 +244,7 @@ void FrozenReducer::Synchronise() {
     std::fill(clock_->times.begin(), clock_->times.end(), Times());
   }
   not_finite_here_.clear();
+  launched_.clear();
   target_given_.assign(params_.size(), false);
   targets_given_ = 0;
   prepare_for_backward({});
@@ -202,6 +254,15 @@ void FrozenReducer::Synchronise() {
   // The base class would walk the graph from forward's outputs. The engine has just walked the one that runs: parameters that only outputs
   // not in the loss depend on are known to be unused too.
   unused_parameters_.clear();
+  if (options_.static_graph && !learnt_) {
+    // Which parameters come, and how often, is known at the end only: graphs that run within this one (re-entrant checkpoints) bring theirs
+    // too. Until then the base class is to ignore all; EndOfGraph gives it the parameters.
+    expect_autograd_hooks_ = false;
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      if (arrivals_[i].accumulated && params_[i].grad().defined()) local_used_map_[static_cast<int64_t>(i)] = 1;
+    }
+    return;
+  }
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const bool unused = learnt_ ? !used_here_[i] : nodes != nullptr && nodes->count(grad_accumulators_[i].get()) == 0;
@@ -224,7 +285,30 @@ void FrozenReducer::OnGradient(std::size_t index, const at::Tensor& gradient) {
   TORCH_CHECK(used_here_[index], "DistributedDataParallel: parameter \"", names_[index],
               "\" got no gradient in the first synchronised backward, but gets one now: the graph is not static, as ",
               options_.static_graph ? "static_graph" : "skip_all_reduce_unused_params", " says");
+  CheckNotTooLate(index);
+  if (keeps_averaged_ && !arrival.accumulated) {
+    const at::Tensor& before = params_[index].grad();
+    averaged_[index] = before.defined() ? before.detach().clone() : at::Tensor();
+  }
   arrival.accumulated = true;
+}
+
+// Where a backward runs other backwards, the graph that began does not show what they bring.
+void FrozenReducer::CheckNotTooLate(std::size_t index) const {
+  if (!synchronising_) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (backward_stats_[index] == -1) return;
+  }
+  constexpr char kReentrant[] =
+      "as by a checkpoint that computes forward again and calls backward within the backward (a re-entrant one)";
+  const char* const remedy = options_.static_graph ? "" : ". Set static_graph, if all backwards are alike, or use another checkpoint";
+  TORCH_CHECK(learnt_ || arrivals_[index].in_backward > 1, "DistributedDataParallel: parameter \"", names_[index],
+              "\" got a gradient after it had been taken for unused, ", kReentrant, remedy);
+  TORCH_CHECK(learnt_, "DistributedDataParallel: parameter \"", names_[index],
+              "\" got another gradient after its bucket had been given one, ", kReentrant, remedy);
+  TORCH_CHECK(false, "DistributedDataParallel: parameter \"", names_[index],
+              "\" got more gradients in this backward than in the first synchronised one: the graph is not static", remedy);
 }
 
 at::Tensor FrozenReducer::TargetFor(const at::Tensor& parameter) {
@@ -244,6 +328,7 @@ void FrozenReducer::EndOfGraph() {
   if (!synchronising_) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (next_bucket_ == buckets_.size()) return;
+  expect_autograd_hooks_ = true;
   std::vector<std::size_t> ready;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (backward_stats_[i] != -1) continue;
@@ -316,21 +401,111 @@ std::string FrozenReducer::Learn() {
   return "";
 }
 
-void FrozenReducer::Shadow() {
-  std::vector<CommFuture> futures;
+std::string FrozenReducer::HookOn(std::size_t bucket) const {
+  std::vector<std::string> names;
+  for (const GradBucket::Layout::Gradient& gradient : layouts_[bucket].gradients) names.push_back(gradient.parameter);
+  return absl::StrCat("communication hook \"", hook_->Name(), "\" on bucket ", bucket, " (", absl::StrJoin(names, ", "), ")");
+}
+
+CommFuture FrozenReducer::RunHook(const GradBucket& bucket) const {
+  const auto index = static_cast<std::size_t>(bucket.index());
+  CommFuture future;
+  try {
+    future = hook_->Run(bucket);
+  } catch (c10::Error& error) {
+    error.add_context(absl::StrCat("in ", HookOn(index)));
+    throw;
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, HookOn(index), " threw: ", error.what());
+  }
+  TORCH_CHECK(future != nullptr, HookOn(index), " returned no future");
+  return future->then([buffer = bucket.buffer()](c10::ivalue::Future& done) -> c10::IValue { return HookResult(done.value(), buffer); },
+                      c10::TensorType::get());
+}
+
+std::string FrozenReducer::Await(const std::vector<Launched>& launched) const {
+  using SteadyClock = std::chrono::steady_clock;
+  // Its collectives end by their own deadlines, with better words; should one not, this is the last resort.
+  constexpr auto kGrace = std::chrono::seconds(30);
+  const SteadyClock::time_point begin = SteadyClock::now();
+  for (const auto& [bucket, future] : launched) {
+    if (!future->completed()) {
+      future->addCallback(
+          [clock = clock_](c10::ivalue::Future&) {
+            std::lock_guard<std::mutex> lock(clock->mutex);
+            clock->changed.notify_all();
+          },
+          /*uses_future=*/false);
+    }
+    std::unique_lock<std::mutex> lock(clock_->mutex);
+    while (!future->completed()) {
+      const bool waits_for_others = clock_->outstanding > 0;
+      const SteadyClock::time_point due =
+          std::max(begin, clock_->last_ended) + options_.hook_timeout + (waits_for_others ? kGrace : std::chrono::seconds(0));
+      if (SteadyClock::now() < due) {
+        clock_->changed.wait_until(lock, due);
+        continue;
+      }
+      return absl::StrFormat("%s has not completed its future within %g s%s", HookOn(bucket),
+                             static_cast<double>(options_.hook_timeout.count()) / 1000,
+                             waits_for_others ? ", and an all-reduce of its has not ended" : " without an all-reduce of its running");
+    }
+    lock.unlock();
+    if (future->hasError()) return absl::StrCat(HookOn(bucket), " failed: ", MessageOf(*future));
+  }
+  return "";
+}
+
+void FrozenReducer::AwaitLaunched() {
+  const std::vector<Launched> launched = std::move(launched_);
+  launched_.clear();
+  const std::string why = Await(launched);
+  if (why.empty()) return;
+  if (on_failure_) on_failure_(why);
+  TORCH_CHECK(false, "DistributedDataParallel: ", why);
+}
+
+void FrozenReducer::SetShares(int64_t divisor, int64_t active) {
+  divisor_ = divisor;
+  averaged_share_ = static_cast<double>(divisor) / static_cast<double>(active);
+}
+
+void FrozenReducer::LeaveJoin() {
+  SetShares(process_group_->getSize(), process_group_->getSize());
+  keeps_averaged_ = false;
+  averaged_.assign(params_.size(), at::Tensor());
+}
+
+void FrozenReducer::ShareAveraged(const GradBucket& bucket) const {
+  const std::vector<std::size_t>& indices = buckets_[static_cast<std::size_t>(bucket.index())].variable_indices;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    const std::size_t index = indices[i];
+    const at::Tensor averaged = arrivals_[index].accumulated ? averaged_[index] : params_[index].grad();
+    if (averaged.defined()) bucket.gradient(i).add_(averaged.detach(), averaged_share_ - 1);
+  }
+}
+
+std::string FrozenReducer::Shadow() {
+  const at::NoGradGuard no_grad;
+  std::vector<Launched> launched;
+  at::Tensor used = at::zeros({static_cast<int64_t>(params_.size())}, at::kInt);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (skipped_buckets_[b]) continue;
     const GradBucket bucket(layouts_[b], at::zeros_like(buckets_[b].gradients), divisor_, communicator_.get());
-    futures.push_back(hook_->Run(bucket));
+    for (std::size_t i = 0; i < bucket.num_gradients(); ++i) {
+      const std::size_t index = buckets_[b].variable_indices[i];
+      const at::Tensor& gradient = params_[index].grad();
+      if (!std::exchange(arrivals_[index].accumulated, false) || !gradient.defined()) continue;
+      bucket.gradient(i).copy_(averaged_[index].defined() ? at::sub(gradient, averaged_[index]) : gradient);
+      used[static_cast<int64_t>(index)] = 1;
+    }
+    launched.push_back({b, RunHook(bucket)});
   }
   if (options_.MayLeaveOut() && !learnt_) {
-    std::vector<at::Tensor> used{at::zeros_like(local_used_map_dev_)};
-    process_group_->allreduce(used)->wait();
+    std::vector<at::Tensor> tensors{used.to(local_used_map_dev_.device())};
+    process_group_->allreduce(tensors)->wait();
   }
-  for (const CommFuture& future : futures) {
-    future->wait();
-    if (future->hasError()) std::rethrow_exception(future->exception_ptr());
-  }
+  return Await(launched);
 }
 
 std::vector<FrozenReducer::BucketContent> FrozenReducer::Buckets() const {

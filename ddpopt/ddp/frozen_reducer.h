@@ -16,6 +16,8 @@
 //
 // A backward without Synchronise only accumulates gradients.
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,6 +39,8 @@ struct FrozenReducerOptions {
   bool static_graph = false;                   // what the first backward leaves out, all leave out
   bool skip_all_reduce_unused_params = false;  // with either of these: the same on all ranks
   bool gradient_as_bucket_view = false;
+  // How long a hook's future may take beside the all-reduces that it waits for, which have deadlines of their own.
+  std::chrono::milliseconds hook_timeout = std::chrono::minutes(5);
 
   bool MayLeaveOut() const { return find_unused_parameters || static_graph; }
   bool Learns() const { return static_graph || skip_all_reduce_unused_params; }
@@ -69,6 +73,8 @@ class FrozenReducer : public c10d::Reducer {
   bool TakesPartInBackward() const;
   // Called when a parameter's gradient comes in a backward that was not entered.
   void set_on_unexpected_gradient(std::function<void()> call) { on_unexpected_gradient_ = std::move(call); }
+  // Called, in a backward, with what is wrong with a hook's result; it must throw.
+  void set_on_failure(std::function<void(const std::string&)> call) { on_failure_ = std::move(call); }
   // In a backward. Forgets which gradients came in the last one.
   void EnterBackward();
   // After that: expects gradients, and reduces each bucket when it is full. Gradients that came since EnterBackward count in EndOfGraph.
@@ -88,11 +94,14 @@ class FrozenReducer : public c10d::Reducer {
   // empty.
   std::string EndBackward();
 
-  // One shadowed backward of a rank that has no gradients of its own (Join): takes part in each bucket's reduction with zeros. Collective
-  // with the others' backward; blocks.
-  void Shadow();
-  // By what hooks divide sums; the number of ranks at first.
-  void set_divisor(int64_t divisor) { divisor_ = divisor; }
+  // Join: how many ranks still have gradients, and by what hooks divide sums. At first, and after LeaveJoin, both are the number of ranks.
+  // What was averaged before, and is still in a gradient, counts as often as is divided by: only `active` ranks bring it.
+  void EnterJoin() { keeps_averaged_ = true; }
+  void SetShares(int64_t divisor, int64_t active);
+  void LeaveJoin();
+  // One shadowed backward of a rank that has none of its own: takes part in each bucket's reduction with zeros, or with what it has
+  // accumulated since the last one. Collective with the others' backward; blocks. What went wrong with a hook, else empty.
+  std::string Shadow();
 
   // Read back from the base class, in its own order.
   std::vector<BucketContent> Buckets() const;
@@ -116,6 +125,10 @@ class FrozenReducer : public c10d::Reducer {
     std::vector<Times> times;
     uint64_t step = 0;
     int64_t bytes = 0;
+    // All-reduces that hooks have begun and that have not ended, and when the last one did.
+    int64_t outstanding = 0;
+    std::chrono::steady_clock::time_point last_ended;
+    std::condition_variable changed;
   };
 
  private:
@@ -127,8 +140,21 @@ class FrozenReducer : public c10d::Reducer {
   };
 
   class Communicator;
+  // A bucket that a hook was given.
+  struct Launched {
+    std::size_t bucket;
+    CommFuture future;
+  };
   void OnGradient(std::size_t index, const at::Tensor& gradient);
+  void ShareAveraged(const GradBucket& bucket) const;
+  void CheckNotTooLate(std::size_t index) const;
   std::string Learn();
+  std::string HookOn(std::size_t bucket) const;  // for messages
+  // Never null; its value is one tensor as the base class takes it, or an error without HookOn.
+  CommFuture RunHook(const GradBucket& bucket) const;
+  // Until all are there. What went wrong, else empty.
+  std::string Await(const std::vector<Launched>& launched) const;
+  void AwaitLaunched();
 
   const std::vector<std::string> names_;
   const FrozenReducerOptions options_;
@@ -137,12 +163,17 @@ class FrozenReducer : public c10d::Reducer {
   const std::unique_ptr<GradBucket::Communicator> communicator_;
   std::vector<GradBucket::Layout> layouts_;
   int64_t divisor_;
+  double averaged_share_ = 1;        // of what was averaged before, among what this rank brings
+  bool keeps_averaged_ = false;
+  std::vector<at::Tensor> averaged_;  // then, each gradient as it was before more was added to it; undefined for none
   int64_t num_forwards_ = 0;
   std::vector<Arrival> arrivals_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> index_of_;
   std::vector<bool> target_given_;  // in this backward
   int64_t targets_given_ = 0;
   std::function<void()> on_unexpected_gradient_;
+  std::function<void(const std::string&)> on_failure_;
+  std::vector<Launched> launched_;  // in the backward that runs
   bool in_backward_ = false;
   bool synchronising_ = false;
   bool check_finite_ = false;

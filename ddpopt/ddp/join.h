@@ -12,8 +12,9 @@
 //   (*join)->Finish();                             // until all ranks are done
 //
 // A rank that has no more inputs takes part in the others' reductions with zeros until they are done too; then all get the parameters and
-// buffers of one that trained longest (optimizer states stay each rank's own). Costs one small all-reduce in each forward. Buffers come
-// from the first rank that still trains.
+// buffers of one that trained longest (optimizer states stay each rank's own). What it has accumulated under no_sync goes into the next
+// reduction, and gradients of earlier steps, where they are not cleared, keep their weight. Costs one small all-reduce in each forward.
+// Buffers come from the first rank that still trains. After Finish gradients are each rank's own: clear them.
 
 #include <memory>
 #include <utility>

@@ -211,12 +211,18 @@ absl::Status ModuleTensors::Fill(const ProcessGroup& group, const absl::flat_has
   DDPOPT_RETURN_IF_ERROR(CheckNoOverlap(trainable_));
   DDPOPT_RETURN_IF_ERROR(WrappedRegistry::Get().Add(module_.get(), trainable_));
   registered_ = true;
-  for (const NamedTensor& parameter : parameters_) {
-    guards_.push_back({parameter, parameter.tensor.sizes().vec(), GradientStrides(parameter.tensor), parameter.tensor.scalar_type(),
-                       parameter.tensor.requires_grad()});
-  }
+  AddGuards("parameter", parameters_);
+  AddGuards("buffer", buffers_);
   members_ = Members();
   return absl::OkStatus();
+}
+
+void ModuleTensors::AddGuards(const char* kind, const std::vector<NamedTensor>& entries) {
+  for (const NamedTensor& entry : entries) {
+    const at::Tensor& tensor = entry.tensor;
+    guards_.push_back({kind, entry, tensor.sizes().vec(), GradientStrides(tensor), tensor.scalar_type(), tensor.device(),
+                       tensor.requires_grad()});
+  }
 }
 
 const std::size_t* ModuleTensors::FindTrainable(const std::string& name) const {
@@ -265,7 +271,8 @@ std::string ModuleTensors::WhatWasReplaced() const {
 }
 
 void ModuleTensors::CheckUnchanged() const {
-  constexpr char kNewOne[] = ". Gradient buckets are made for the parameters as they were; make a new DistributedDataParallel";
+  constexpr char kNewOne[] =
+      ". Gradient buckets, broadcasts and graphs are made for the module's tensors as they were; make a new DistributedDataParallel";
   const std::vector<Member> now = Members();
   const bool same = std::equal(now.begin(), now.end(), members_.begin(), members_.end(), [](const Member& a, const Member& b) {
     return a.module == b.module && std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
@@ -276,16 +283,23 @@ void ModuleTensors::CheckUnchanged() const {
     TORCH_CHECK(what.empty(), "DistributedDataParallel: ", what, kNewOne);
   }
   for (const Guard& guard : guards_) {
-    const at::Tensor& tensor = guard.parameter.tensor;
-    const std::string& name = guard.parameter.name;
-    TORCH_CHECK(tensor.requires_grad() == guard.requires_grad, "DistributedDataParallel: parameter \"", name,
-                "\" was wrapped with requires_grad ", BoolText(guard.requires_grad), ", but has requires_grad ",
-                BoolText(tensor.requires_grad()), " now", kNewOne);
-    TORCH_CHECK(tensor.scalar_type() == guard.dtype && tensor.sizes() == at::IntArrayRef(guard.sizes),
-                "DistributedDataParallel: parameter \"", name, "\" was wrapped as ", DtypeText(guard.dtype), " ", ShapeText(guard.sizes),
-                ", but is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " now", kNewOne);
-    TORCH_CHECK(GradientStrides(tensor) == guard.strides, "DistributedDataParallel: parameter \"", name, "\" was wrapped with strides ",
-                ShapeText(guard.strides), ", but has ", ShapeText(tensor.strides()), " now", kNewOne);
+    const at::Tensor& tensor = guard.entry.tensor;
+    const auto check = [&](bool holds, const char* how, const auto& then, const auto& is) {
+      TORCH_CHECK(holds, "DistributedDataParallel: ", guard.kind, " \"", guard.entry.name, "\" was wrapped ", how, then(), ", but ", is(),
+                  " now", kNewOne);
+    };
+    check(
+        tensor.requires_grad() == guard.requires_grad, "with requires_grad ", [&] { return BoolText(guard.requires_grad); },
+        [&] { return absl::StrCat("has requires_grad ", BoolText(tensor.requires_grad())); });
+    check(
+        tensor.scalar_type() == guard.dtype && tensor.sizes() == at::IntArrayRef(guard.sizes) && tensor.device() == guard.device, "as ",
+        [&] { return absl::StrCat(DtypeText(guard.dtype), " ", ShapeText(guard.sizes), " on ", guard.device.str()); },
+        [&] {
+          return absl::StrCat("is ", DtypeText(tensor.scalar_type()), " ", ShapeText(tensor.sizes()), " on ", tensor.device().str());
+        });
+    check(
+        GradientStrides(tensor) == guard.strides, "with strides ", [&] { return ShapeText(guard.strides); },
+        [&] { return absl::StrCat("has ", ShapeText(tensor.strides())); });
   }
 }
 

@@ -50,8 +50,8 @@ class ModuleTensors {
   // A line for each tensor, to be compared between ranks.
   std::vector<std::string> Describe() const;
 
-  // Throws c10::Error if a parameter or buffer (ignored ones excepted) is no longer the tensor that it was, if there are others, or if a
-  // parameter has another shape, layout, dtype or requires_grad: gradient buckets were made for what was there.
+  // Throws c10::Error if a parameter or buffer (ignored ones excepted) is no longer the tensor that it was, if there are others, or if one
+  // has another shape, layout, dtype, device or requires_grad: gradient buckets, messages and graphs were made for what was there.
   void CheckUnchanged() const;
 
  private:
@@ -59,12 +59,15 @@ class ModuleTensors {
   absl::Status Fill(const ProcessGroup& group, const absl::flat_hash_set<std::string>& ignored_names);
 
   struct Guard {
-    NamedTensor parameter;
+    const char* kind;  // "parameter" or "buffer"
+    NamedTensor entry;
     std::vector<int64_t> sizes;
     std::vector<int64_t> strides;
     at::ScalarType dtype;
+    at::Device device;
     bool requires_grad;
   };
+  void AddGuards(const char* kind, const std::vector<NamedTensor>& entries);
   // The module tree, with each module's own parameters and buffers.
   struct Member {
     const torch::nn::Module* module;

@@ -52,6 +52,12 @@ absl::StatusOr<BucketOptions> CheckOptions(const DdpOptions& options) {
     return absl::InvalidArgumentError("bucket_memory_limit_mb is for bucket_policy kAuto");
   }
 
+  if (options.forward_sync_buffers.has_value() && options.broadcast_buffers.has_value() &&
+      *options.forward_sync_buffers != *options.broadcast_buffers) {
+    return absl::InvalidArgumentError(absl::StrCat("forward_sync_buffers is ", BoolText(*options.forward_sync_buffers),
+                                                   ", but broadcast_buffers, an older name of the same, is ",
+                                                   BoolText(*options.broadcast_buffers)));
+  }
   if (options.skip_all_reduce_unused_params && !options.find_unused_parameters && !options.static_graph) {
     return absl::InvalidArgumentError(
         "skip_all_reduce_unused_params needs find_unused_parameters or static_graph: without them, no parameter may be unused");
@@ -68,6 +74,10 @@ absl::StatusOr<BucketOptions> CheckOptions(const DdpOptions& options) {
   return result;
 }
 
+bool SyncsBuffers(const DdpOptions& options) {
+  return options.forward_sync_buffers.value_or(options.broadcast_buffers.value_or(true));
+}
+
 std::vector<std::string> DescribeOptions(const DdpOptions& options) {
   const auto cap = [](absl::optional<double> mb) { return mb.has_value() ? absl::StrCat(*mb) : std::string("default"); };
   return {
@@ -77,7 +87,7 @@ std::vector<std::string> DescribeOptions(const DdpOptions& options) {
       absl::StrCat("option bucket_cap_mb_list: [", absl::StrJoin(options.bucket_cap_mb_list, ", "), "]"),
       absl::StrCat("option bucket_ends: [", absl::StrJoin(options.bucket_ends, ", "), "]"),
       absl::StrCat("option init_sync: ", BoolText(options.init_sync)),
-      absl::StrCat("option broadcast_buffers: ", BoolText(options.broadcast_buffers)),
+      absl::StrCat("option forward_sync_buffers: ", BoolText(SyncsBuffers(options))),
       absl::StrCat("option find_unused_parameters: ", BoolText(options.find_unused_parameters)),
       absl::StrCat("option static_graph: ", BoolText(options.static_graph)),
       absl::StrCat("option skip_all_reduce_unused_params: ", BoolText(options.skip_all_reduce_unused_params)),

@@ -15,6 +15,9 @@ namespace ddpopt {
 // The bucket options in bytes. InvalidArgument, with the reason, for values and combinations that can't be used.
 absl::StatusOr<BucketOptions> CheckOptions(const DdpOptions& options);
 
+// Whether buffers are rank 0's in forward, by either name of the option. Of options that CheckOptions has taken.
+bool SyncsBuffers(const DdpOptions& options);
+
 // A line each, for comparison between ranks: what must be the same on all of them.
 std::vector<std::string> DescribeOptions(const DdpOptions& options);
 

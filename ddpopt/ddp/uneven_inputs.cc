@@ -1,6 +1,9 @@
 #include "ddpopt/ddp/uneven_inputs.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/zeros.h"
@@ -16,6 +19,30 @@ void Check(const absl::Status& status, const ProcessGroup& group) {
   TORCH_CHECK(status.ok(), "DistributedDataParallel on rank ", group.rank(), ", join: ", std::string(status.message()));
 }
 
+// Ranks without inputs take part in whatever step comes next, and can't tell whose it is.
+class GroupsInScope {
+ public:
+  static bool Add(const void* group) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    return Groups().insert(group).second;
+  }
+  static void Remove(const void* group) {
+    std::lock_guard<std::mutex> lock(Mutex());
+    Groups().erase(group);
+  }
+
+ private:
+  // Outlive wrappers in static storage.
+  static std::mutex& Mutex() {
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::set<const void*>& Groups() {
+    static auto* const groups = new std::set<const void*>;
+    return *groups;
+  }
+};
+
 }  // namespace
 
 JoinScope::~JoinScope() {
@@ -24,18 +51,31 @@ JoinScope::~JoinScope() {
 
 void JoinScope::Finish() { inputs_->Finish(); }
 
-void UnevenInputs::Begin(const JoinOptions& options) {
+absl::Status UnevenInputs::Begin(const JoinOptions& options) {
+  if (active_) return absl::FailedPreconditionError("a join scope is open already");
+  if (!GroupsInScope::Add(group_.impl().get())) {
+    return absl::FailedPreconditionError(
+        "a join scope of another DistributedDataParallel of this process group is open; ranks without inputs could not tell which one's "
+        "steps they take part in. Wrap both modules as one");
+  }
   options_ = options;
   active_ = true;
   last_active_ = -1;
   joined_before_last_ = false;
   sync_->set_reductions_left(0);
+  if (sync_->reducer() != nullptr) sync_->reducer()->EnterJoin();
+  return absl::OkStatus();
+}
+
+void UnevenInputs::Close() {
+  if (std::exchange(active_, false)) GroupsInScope::Remove(group_.impl().get());
+  closed_ = true;
 }
 
 void UnevenInputs::End() {
-  active_ = false;
+  if (std::exchange(active_, false)) GroupsInScope::Remove(group_.impl().get());
   sync_->set_reductions_left(-1);
-  if (sync_->reducer() != nullptr) sync_->reducer()->set_divisor(group_.world_size());
+  if (sync_->reducer() != nullptr) sync_->reducer()->LeaveJoin();
 }
 
 void UnevenInputs::Abandon() {
@@ -75,13 +115,20 @@ std::vector<UnevenInputs::Step> UnevenInputs::Exchange(Step own) {
                 ", join: rank ", rank, " is ", step == kSynchronised ? "not within" : "within", " a no_sync scope, rank ", first_active,
                 step == kSynchronised ? " is" : " is not");
   }
-  if (sync_->reducer() != nullptr) sync_->reducer()->set_divisor(options_.divide_by_initial_world_size ? group_.world_size() : active);
+  if (FrozenReducer* const reducer = sync_->reducer(); reducer != nullptr) {
+    reducer->EnterJoin();
+    reducer->SetShares(options_.divide_by_initial_world_size ? group_.world_size() : active, active);
+  }
   return result;
 }
 
-int UnevenInputs::Announce() {
+void UnevenInputs::CheckBackwardCame() const {
   TORCH_CHECK(sync_->reductions_left() == 0, "DistributedDataParallel on rank ", group_.rank(),
               ", join: the last forward was not followed by a backward; within join, each forward has exactly one");
+}
+
+int UnevenInputs::Announce() {
+  CheckBackwardCame();
   const bool synchronises = sync_->synchronises();
   Exchange(synchronises ? kSynchronised : kUnsynchronised);
   if (synchronises) sync_->set_reductions_left(1);
@@ -89,7 +136,11 @@ int UnevenInputs::Announce() {
 }
 
 void UnevenInputs::Finish() {
+  TORCH_CHECK(!closed_, "DistributedDataParallel on rank ", group_.rank(),
+              ", join: the wrapper has been destroyed before the scope's Finish(); ranks that still train wait for this one");
   TORCH_CHECK(active_, "DistributedDataParallel on rank ", group_.rank(), ", join: the scope has ended already");
+  sync_->CheckReady();
+  CheckBackwardCame();
   while (true) {
     const FrozenReducer* const reducer = sync_->reducer();
     const std::vector<Step> steps = Exchange(reducer != nullptr && reducer->Learnt() ? kJoined : kJoinedUnprepared);
@@ -97,7 +148,10 @@ void UnevenInputs::Finish() {
     if (all_joined) break;
     if (steps[static_cast<std::size_t>(last_active_)] != kSynchronised) continue;
     if (broadcast_buffers_) Check(BroadcastTensors(group_, tensors_->buffers(), last_active_), group_);
-    sync_->reducer()->Shadow();
+    if (const std::string why = sync_->reducer()->Shadow(); !why.empty()) {
+      End();
+      sync_->Fail(absl::StrCat("join, without inputs of its own: ", why));
+    }
   }
   if (joined_before_last_) {
     Check(BroadcastTensors(group_, tensors_->parameters(), last_active_), group_);
