@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -17,11 +19,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/distributed_test.h"
+#include "torch/csrc/autograd/autograd.h"
 #include "torch/nn/modules/linear.h"
 
 namespace ddpopt {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const ProcessGroup& Group() { return testing::TestProcessGroup(); }
@@ -48,7 +52,7 @@ struct GateNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(GateNet);
 
-// x, then clamped, averaged by hand.
+// A copy is summed, and averaged by hand.
 class OwnHook : public CommHook {
  public:
   std::string Name() const override { return "own"; }
@@ -89,6 +93,28 @@ at::Tensor Input(int64_t rank, int64_t n) {
   return at::sin(at::add(ramp.mul(1.3), static_cast<double>(7 * rank + 3 * n)));
 }
 
+// One rounding's part of a value: of float, with what is computed in it, or of what the hook sends.
+double Rounding(Hook hook) { return hook == Hook::kFp16 ? 0x1p-11 : hook == Hook::kBf16 ? 0x1p-8 : 5e-6; }
+
+// Of each parameter, how large the gradients are that are summed.
+using Largest = std::map<const c10::TensorImpl*, double>;
+
+// Adds the loss's gradients to the parameters'. A parameter under two names counts once.
+void Accumulate(const at::Tensor& loss, const std::vector<at::Tensor>& parameters, Largest* largest) {
+  std::vector<at::Tensor> wanted;
+  for (const at::Tensor& parameter : parameters) {
+    const bool known = std::any_of(wanted.begin(), wanted.end(), [&](const at::Tensor& other) { return other.is_same(parameter); });
+    if (parameter.requires_grad() && !known) wanted.push_back(parameter);
+  }
+  const auto gradients = torch::autograd::grad({loss}, wanted, {}, std::nullopt, /*create_graph=*/false, /*allow_unused=*/true);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    (*largest)[wanted[i].unsafeGetTensorImpl()] += gradients[i].abs().max().item().toDouble();
+    at::Tensor& sum = wanted[i].mutable_grad();
+    sum = sum.defined() ? at::add(sum, gradients[i]) : gradients[i];
+  }
+}
+
 at::Tensor LossOf(const at::Tensor& output, int64_t n) { return at::pow(at::sub(output, 0.1 * static_cast<double>(n)), 2).mean(); }
 
 void RunCombination(const Combination& combination) {
@@ -110,6 +136,7 @@ void RunCombination(const Combination& combination) {
   options.skip_all_reduce_unused_params = combination.skip_unused;
   options.gradient_as_bucket_view = combination.bucket_view;
   options.mode = combination.mode;
+  options.eager_fallback = false;
   if (combination.ahead_of_time) options.backend = AotEagerBackend();
   auto created = DistributedDataParallel<GateNet>::Create(net, Group(), options);
   ASSERT_TRUE(created.ok()) << created.status();
@@ -120,12 +147,11 @@ void RunCombination(const Combination& combination) {
                                                                       : std::make_unique<OwnHook>()),
               absl::OkStatus());
   }
-  const double tolerance = combination.hook == Hook::kFp16 ? 2e-3 : combination.hook == Hook::kBf16 ? 2e-2 : 1e-5;
-
   int64_t n = 0;
   const int steps = world <= 2 ? 3 : 2;  // more ranks than processors take long
   for (int step = 0; step < steps; ++step) {
     for (GateNet& module : {std::ref(net), std::ref(alone)}) module->zero_grad(/*set_to_none=*/step != 1);
+    Largest largest;
     for (int round = 0; round < combination.accumulate; ++round) {
       for (int micro = 0; micro <= combination.no_sync; ++micro, ++n) {
         const auto one = [&] {
@@ -140,23 +166,25 @@ void RunCombination(const Combination& combination) {
         }
         for (int64_t other = 0; other < world; ++other) {
           const auto [use_b, use_c] = combination.Uses(other, n);
-          LossOf(alone->forward(Input(other, n), use_b, use_c), n).div(static_cast<double>(world)).backward();
+          const at::Tensor loss = LossOf(alone->forward(Input(other, n), use_b, use_c), n);
+          Accumulate(loss.div(static_cast<double>(world)), alone->parameters(), &largest);
         }
       }
     }
     const auto ours = net->named_parameters();
-    // Parts cancel: what compression rounds is in proportion to the largest gradients.
-    double largest = 0;
-    for (const at::Tensor& parameter : alone->parameters()) {
-      if (parameter.grad().defined()) largest = std::max(largest, parameter.grad().abs().max().item().toDouble());
-    }
+    // Each rank's part is rounded, and so is each sum, in every reduction; what was reduced before is in the next one. Parts may cancel, so
+    // this is in proportion to theirs.
+    const double tolerance = combination.accumulate * (static_cast<double>(world) + 1) * Rounding(combination.hook);
     std::vector<at::Tensor> flat;
-    for (const auto& item : alone->named_parameters()) {
-      const at::Tensor& expected = item.value().grad();
-      const at::Tensor& actual = ours[item.key()].grad();
-      ASSERT_EQ(actual.defined(), expected.defined()) << item.key() << " in step " << step;
+    const auto theirs = alone->named_parameters();
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      const std::string& name = theirs[i].key();
+      const at::Tensor& expected = theirs[i].value().grad();
+      const at::Tensor& actual = ours[name].grad();
+      ASSERT_EQ(actual.defined(), expected.defined()) << name << " in step " << step;
       if (!expected.defined()) continue;
-      EXPECT_LE(at::sub(actual, expected).abs().max().item().toDouble(), tolerance * largest) << item.key() << " in step " << step;
+      const double scale = largest[theirs[i].value().unsafeGetTensorImpl()];
+      EXPECT_LE(at::sub(actual, expected).abs().max().item().toDouble(), tolerance * scale + 1e-7) << name << " in step " << step;
       flat.push_back(actual.reshape({-1}));
     }
     const at::Tensor own = at::cat(flat);
@@ -171,6 +199,9 @@ void RunCombination(const Combination& combination) {
       ours[item.key()].copy_(item.value());
     }
   }
+  // What ran is what was asked for.
+  EXPECT_EQ(ddp->core().runs_eagerly(), combination.mode == ExecutionMode::kEager) << ddp->core().explain();
+  EXPECT_GT(ddp->core().reducer_buckets().size(), 1u);
 }
 
 // How many combinations have run.
@@ -236,46 +267,89 @@ TEST(GateAheadOfTime, Combinations) {
   Count(count);
 }
 
-// Each with its reason, at creation or registration, on every rank.
+// Each with its reason, at creation, at registration or where a scope is opened, on every rank.
 TEST(GateRefuses, ForbiddenCombinations) {
-  const auto refused = [](const DdpOptions& options) {
-    GateNet net;
-    const auto ddp = DistributedDataParallel<GateNet>::Create(net, Group(), options);
-    return std::string(ddp.status().message());
-  };
   int count = 0;
+  const auto at_creation = [&](const char* reason, const std::function<void(DdpOptions&)>& set) {
+    DdpOptions options;
+    set(options);
+    const auto ddp = DistributedDataParallel<GateNet>::Create(GateNet(), Group(), options);
+    EXPECT_THAT(std::string(ddp.status().message()), HasSubstr(reason));
+    ++count;
+  };
+  // Two options that exclude each other.
+  at_creation("needs find_unused_parameters or static_graph", [](DdpOptions& o) { o.skip_all_reduce_unused_params = true; });
+  at_creation("a backend compiles graphs", [](DdpOptions& o) { o.mode = ExecutionMode::kEager, o.backend = EagerBackend(); });
+  at_creation("an older name of the same", [](DdpOptions& o) { o.forward_sync_buffers = true, o.broadcast_buffers = false; });
+  const std::map<std::string, std::function<void(DdpOptions&)>> ends = {
+      {"bucket_cap_bytes (", [](DdpOptions& o) { o.bucket_cap_mb = 3; }},
+      {"first_bucket_cap_bytes (", [](DdpOptions& o) { o.first_bucket_cap_mb = 1; }},
+      {"bucket_cap_bytes_list (", [](DdpOptions& o) { o.bucket_cap_mb_list = {1, 2}; }},
+      {"bucket_ends (", [](DdpOptions& o) { o.bucket_ends = {"parameter:tied"}; }},
+  };
+  for (const auto& [name, set] : ends) {
+    at_creation("bucket_policy is kAuto", [&](DdpOptions& o) { o.bucket_policy = BucketPolicy::kAuto, set(o); });
+    for (const auto& [other, set_other] : ends) {
+      if (name >= other || (name == "bucket_cap_bytes (" && other == "first_bucket_cap_bytes (")) continue;
+      const auto both = [&](DdpOptions& o) { set(o), set_other(o); };
+      at_creation("are both set", both);
+      at_creation(name.c_str(), both);
+      at_creation(other.c_str(), both);
+      count -= 2;
+    }
+  }
+  at_creation("first_bucket_cap_mb (2) is above bucket_cap_mb (1)", [](DdpOptions& o) { o.bucket_cap_mb = 1, o.first_bucket_cap_mb = 2; });
+  at_creation("is for bucket_policy kAuto", [](DdpOptions& o) { o.bucket_memory_limit_mb = 5; });
+  // Values that nothing allows.
+  at_creation("bucket_cap_mb must be", [](DdpOptions& o) { o.bucket_cap_mb = -1; });
+  at_creation("first_bucket_cap_mb must be", [](DdpOptions& o) { o.first_bucket_cap_mb = -1; });
+  at_creation("bucket_cap_mb_list[1] must be", [](DdpOptions& o) { o.bucket_cap_mb_list = {1, -1}; });
+  at_creation("bucket_memory_limit_mb must be",
+              [](DdpOptions& o) { o.bucket_policy = BucketPolicy::kAuto, o.bucket_memory_limit_mb = -1; });
+  at_creation("retrace_every must be", [](DdpOptions& o) { o.retrace_every = -1; });
+  at_creation("check_gradients_equal_every must be", [](DdpOptions& o) { o.check_gradients_equal_every = -1; });
+  at_creation("no such parameter or buffer", [](DdpOptions& o) { o.parameters_to_ignore = {"tide"}; });
+  at_creation("device_ids is for modules on a CUDA device", [](DdpOptions& o) { o.device_ids = {0}; });
+  at_creation("a rank drives one", [](DdpOptions& o) { o.device_ids = {0, 1}; });
+  at_creation("can't be opened", [](DdpOptions& o) { o.step_log = "/nowhere/at/all"; });
+
+  // Of checks that ranks make together, with what makes ranks different.
+  const std::map<std::string, std::function<void(DdpOptions&)>> checks = {
+      {"check_gradients_equal_every", [](DdpOptions& o) { o.check_gradients_equal_every = 1; }},
+      {"check_gradients_finite", [](DdpOptions& o) { o.check_gradients_finite = true; }},
+  };
+  for (const auto& [name, set] : checks) {
+    DdpOptions options;
+    set(options);
+    auto ddp = DistributedDataParallel<GateNet>::Create(GateNet(), Group(), options);
+    ASSERT_TRUE(ddp.ok()) << ddp.status();
+    EXPECT_THAT(std::string((*ddp)->RegisterCommHook(NoopHook()).message()),
+                AllOf(HasSubstr("leaves each rank its own gradients"), HasSubstr(name)));
+    ++count;
+    EXPECT_THAT(std::string((*ddp)->join().status().message()), AllOf(HasSubstr("join can't be used with"), HasSubstr(name)));
+    ++count;
+  }
   DdpOptions options;
-  options.skip_all_reduce_unused_params = true;
-  EXPECT_THAT(refused(options), HasSubstr("needs find_unused_parameters or static_graph"));
-  ++count;
-  options = DdpOptions();
-  options.mode = ExecutionMode::kEager;
-  options.backend = EagerBackend();
-  EXPECT_THAT(refused(options), HasSubstr("a backend compiles graphs"));
-  ++count;
-  options = DdpOptions();
-  options.bucket_cap_mb = 1;
-  options.bucket_cap_mb_list = {1, 2};
-  EXPECT_THAT(refused(options), HasSubstr("bucket_cap_bytes_list"));
-  ++count;
-  options = DdpOptions();
-  options.check_gradients_equal_every = 1;
-  GateNet net;
-  auto ddp = DistributedDataParallel<GateNet>::Create(net, Group(), options);
+  options.find_unused_parameters = true;
+  auto ddp = DistributedDataParallel<GateNet>::Create(GateNet(), Group(), options);
   ASSERT_TRUE(ddp.ok()) << ddp.status();
-  EXPECT_THAT(std::string((*ddp)->RegisterCommHook(NoopHook()).message()), HasSubstr("leaves each rank its own gradients"));
-  ++count;
-  options = DdpOptions();
-  options.check_gradients_finite = true;
-  GateNet finite;
-  auto checked = DistributedDataParallel<GateNet>::Create(finite, Group(), options);
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_THAT(std::string((*checked)->RegisterCommHook(NoopHook()).message()), HasSubstr("check_gradients_finite"));
-  ++count;
-  EXPECT_THAT(std::string((*ddp)->RegisterCommHook(nullptr).message()), HasSubstr("null"));
+  const auto hook = [&](std::unique_ptr<CommHook> of) { return ++count, std::string((*ddp)->RegisterCommHook(std::move(of)).message()); };
+  EXPECT_THAT(hook(nullptr), HasSubstr("null"));
   EXPECT_EQ((*ddp)->RegisterCommHook(AllReduceHook()), absl::OkStatus());
-  EXPECT_THAT(std::string((*ddp)->RegisterCommHook(AllReduceHook()).message()), HasSubstr("registered already"));
+  EXPECT_THAT(hook(AllReduceHook()), HasSubstr("registered already"));
+  (*ddp)->forward(Input(0, 0), true, true).sum().backward();
+  EXPECT_THAT(hook(AllReduceHook()), HasSubstr("before the first forward"));
+  {
+    const auto scope = (*ddp)->join();
+    ASSERT_TRUE(scope.ok()) << scope.status();
+    EXPECT_THAT(std::string((*ddp)->join().status().message()), HasSubstr("a join scope is open already"));
+    ++count;
+    (*scope)->Finish();
+  }
+  const auto trace = (*ddp)->Trace("");
+  EXPECT_THAT(std::string(trace.status().message()), HasSubstr("path is empty"));
   ++count;
+  EXPECT_EQ(count, 33);
   if (Group().rank() == 0) std::printf("%d forbidden combinations\n", count);
 }
 
