@@ -120,14 +120,18 @@ class FrozenReducer::TimedHook : public c10d::CommHookInterface {
     });
     reducer_->launched_.push_back({index, timed});
     // The base class, which waits without end, does so in a callback that it queues right after the last bucket, for the graph that runs
-    // now. (It may be within another, as with a re-entrant checkpoint.)
+    // now. (It may be within another, as with a re-entrant checkpoint.) There it goes on to the next bucket with this one's result.
     if (reducer_->layouts_[index].is_last) {
-      torch::autograd::Engine::get_default_engine().queue_callback([reducer = reducer_] { reducer->AwaitLaunched(); });
+      torch::autograd::Engine::get_default_engine().queue_callback([reducer = reducer_] { reducer->AwaitNext(); });
     }
     return timed;
   }
 
-  at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    // Before the result is copied, while the buckets after the next one are still on their way.
+    reducer_->AwaitNext();
+    return result.toTensor();
+  }
 
  private:
   FrozenReducer* const reducer_;
@@ -245,6 +249,7 @@ void FrozenReducer::Synchronise() {
   }
   not_finite_here_.clear();
   launched_.clear();
+  awaited_ = 0;
   target_given_.assign(params_.size(), false);
   targets_given_ = 0;
   prepare_for_backward({});
@@ -423,20 +428,18 @@ CommFuture FrozenReducer::RunHook(const GradBucket& bucket) const {
                       c10::TensorType::get());
 }
 
-std::string FrozenReducer::Await(const std::vector<Launched>& launched) const {
+std::string FrozenReducer::Await(const Launched& launched, std::chrono::steady_clock::time_point begin) const {
   using SteadyClock = std::chrono::steady_clock;
   // Its collectives end by their own deadlines, with better words; should one not, this is the last resort.
   constexpr auto kGrace = std::chrono::seconds(30);
-  const SteadyClock::time_point begin = SteadyClock::now();
-  for (const auto& [bucket, future] : launched) {
-    if (!future->completed()) {
-      future->addCallback(
-          [clock = clock_](c10::ivalue::Future&) {
-            std::lock_guard<std::mutex> lock(clock->mutex);
-            clock->changed.notify_all();
-          },
-          /*uses_future=*/false);
-    }
+  const CommFuture& future = launched.future;
+  if (!future->completed()) {
+    future->addCallback(
+        [clock = clock_](c10::ivalue::Future&) {
+          std::lock_guard<std::mutex> lock(clock->mutex);
+          clock->changed.notify_all();
+        },
+        /*uses_future=*/false);
     std::unique_lock<std::mutex> lock(clock_->mutex);
     while (!future->completed()) {
       const bool waits_for_others = clock_->outstanding > 0;
@@ -446,20 +449,22 @@ std::string FrozenReducer::Await(const std::vector<Launched>& launched) const {
         clock_->changed.wait_until(lock, due);
         continue;
       }
-      return absl::StrFormat("%s has not completed its future within %g s%s", HookOn(bucket),
+      return absl::StrFormat("%s has not completed its future within %g s%s", HookOn(launched.bucket),
                              static_cast<double>(options_.hook_timeout.count()) / 1000,
                              waits_for_others ? ", and an all-reduce of its has not ended" : " without an all-reduce of its running");
     }
-    lock.unlock();
-    if (future->hasError()) return absl::StrCat(HookOn(bucket), " failed: ", MessageOf(*future));
   }
-  return "";
+  return future->hasError() ? absl::StrCat(HookOn(launched.bucket), " failed: ", MessageOf(*future)) : "";
 }
 
-void FrozenReducer::AwaitLaunched() {
-  const std::vector<Launched> launched = std::move(launched_);
-  launched_.clear();
-  const std::string why = Await(launched);
+void FrozenReducer::AwaitNext() {
+  if (awaited_ == launched_.size()) return;
+  if (awaited_ == 0) await_begin_ = std::chrono::steady_clock::now();
+  const std::string why = Await(launched_[awaited_++], await_begin_);
+  if (awaited_ == launched_.size() || !why.empty()) {
+    launched_.clear();
+    awaited_ = 0;
+  }
   if (why.empty()) return;
   if (on_failure_) on_failure_(why);
   TORCH_CHECK(false, "DistributedDataParallel: ", why);
@@ -505,7 +510,11 @@ std::string FrozenReducer::Shadow() {
     std::vector<at::Tensor> tensors{used.to(local_used_map_dev_.device())};
     process_group_->allreduce(tensors)->wait();
   }
-  return Await(launched);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Launched& each : launched) {
+    if (std::string why = Await(each, begin); !why.empty()) return why;
+  }
+  return "";
 }
 
 std::vector<FrozenReducer::BucketContent> FrozenReducer::Buckets() const {

@@ -152,9 +152,9 @@ class FrozenReducer : public c10d::Reducer {
   std::string HookOn(std::size_t bucket) const;  // for messages
   // Never null; its value is one tensor as the base class takes it, or an error without HookOn.
   CommFuture RunHook(const GradBucket& bucket) const;
-  // Until all are there. What went wrong, else empty.
-  std::string Await(const std::vector<Launched>& launched) const;
-  void AwaitLaunched();
+  // Until it is there; `begin` is when waiting began. What went wrong, else empty.
+  std::string Await(const Launched& launched, std::chrono::steady_clock::time_point begin) const;
+  void AwaitNext();
 
   const std::vector<std::string> names_;
   const FrozenReducerOptions options_;
@@ -174,6 +174,8 @@ class FrozenReducer : public c10d::Reducer {
   std::function<void()> on_unexpected_gradient_;
   std::function<void(const std::string&)> on_failure_;
   std::vector<Launched> launched_;  // in the backward that runs
+  std::size_t awaited_ = 0;         // how many of these
+  std::chrono::steady_clock::time_point await_begin_;
   bool in_backward_ = false;
   bool synchronising_ = false;
   bool check_finite_ = false;
