@@ -15,7 +15,8 @@ namespace ddpopt {
 
 struct GlooBackend {
   c10::intrusive_ptr<c10d::Backend> collectives;
-  // For send, recv and the barrier that is made of these, which pairs of ranks make as they like: gloo counts them among the collectives, whose numbers the checks compare.
+  // For send, recv and the barrier that is made of these, which pairs of ranks make as they like: gloo counts them among the collectives,
+  // whose numbers the checks compare.
   c10::intrusive_ptr<c10d::Backend> transfers;
 };
 

@@ -20,13 +20,17 @@ using Milliseconds = std::chrono::milliseconds;
 
 // A rank that has told nothing for this many intervals doesn't answer.
 constexpr int kSilentIntervals = 4;
+// How long the rank with the store stays for the others to see why it failed, and for them to leave when it does itself.
 constexpr Milliseconds kLinger(2500);
+constexpr Milliseconds kFarewell(2000);
 constexpr std::size_t kMaxNamed = 8;  // ranks in one message
 constexpr char kDifferenceKey[] = "ddpopt/monitor/difference";
 // Rank 0's hashes, among which the others look for the first that they don't have, and the place that each has found.
 constexpr char kAskedKey[] = "ddpopt/monitor/asked";
 std::string AnswerKey(int rank) { return absl::StrCat("ddpopt/monitor/answer/", rank); }
 constexpr int kAnswerIntervals = 4;
+
+std::string GoneKey(int rank) { return absl::StrCat("ddpopt/monitor/gone/", rank); }
 
 std::string Key(int rank) { return absl::StrCat("ddpopt/monitor/", rank); }
 std::string Seconds(double milliseconds) { return absl::StrFormat("%.1f s", milliseconds / 1000); }
@@ -265,15 +269,19 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
     }
   }
 
-  // Until each of them has failed or left, or for a while.
-  void AwaitOthersEnd() {
-    const Clock::time_point latest = Clock::now() + kLinger;
+  // Of rank 0, with which the store goes. Ranks that need it to see why this one failed are waited for until they have failed or left; when
+  // this one leaves, until they ask no more, since c10d complains on standard error of a store that has gone. In both cases for a while.
+  void AwaitOthersEnd(bool failed) {
+    const Clock::time_point latest = Clock::now() + (failed ? kLinger : kFarewell);
     try {
       while (Clock::now() < latest) {
-        const std::vector<Report> all = ReadAll();
-        const auto ended = [&](const Report& report) { return &report == &all[options.rank] || !report.end.empty(); };
-        if (std::all_of(all.begin(), all.end(), ended)) return;
-        std::this_thread::sleep_for(Milliseconds(50));
+        bool all_ended = true;
+        const std::vector<Report> all = failed ? ReadAll() : std::vector<Report>();
+        for (int rank = 1; rank < options.world_size && all_ended; ++rank) {
+          all_ended = failed ? !all[rank].end.empty() : store->check({GoneKey(rank)});
+        }
+        if (all_ended) return;
+        std::this_thread::sleep_for(Milliseconds(20));
       }
     } catch (const std::exception&) {
       // The store is of no more use.
@@ -300,6 +308,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
           Publish();
           CompareWithOthers();
           if (want != 0) read = Watch();
+          if (last_time && options.rank != 0) Set(GoneKey(options.rank), "");
         } catch (const std::exception& e) {
           broken = ExceptionMessage(e);
           if (broken.empty()) broken = "it failed";
@@ -313,10 +322,9 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
         changed.notify_all();
       }
       if (!last_time) continue;
-      // What failed here is failing on the others too, who need the store, which goes with rank 0, to see why.
-      const bool linger = options.rank == 0 && end == "failed" && broken.empty();
+      const bool linger = options.rank == 0 && broken.empty(), failed = end == "failed";
       lock.unlock();
-      if (linger) AwaitOthersEnd();
+      if (linger) AwaitOthersEnd(failed);
       lock.lock();
       stopped = true;
       changed.notify_all();
@@ -340,15 +348,15 @@ GroupMonitor::~GroupMonitor() {
   shared_->stop = true;
   shared_->describe = nullptr;
   shared_->changed.notify_all();
-  const bool lingers = shared_->options.rank == 0 && shared_->end == "failed";
-  shared_->changed.wait_for(lock, std::chrono::seconds(1) + (lingers ? kLinger : Milliseconds(0)), [&] { return shared_->stopped; });
+  const Milliseconds linger = shared_->options.rank != 0 ? Milliseconds(0) : shared_->end == "failed" ? kLinger : kFarewell;
+  shared_->changed.wait_for(lock, std::chrono::seconds(1) + linger, [&] { return shared_->stopped; });
 }
 
 uint64_t GroupMonitor::Begin(const CollectiveInfo& info) {
   std::lock_guard<std::mutex> lock(shared_->mutex);
   shared_->newest = {info, Clock::now()};
   shared_->running[++shared_->last] = shared_->newest;
-  shared_->history.Add(shared_->last, info);
+  if (shared_->options.compare) shared_->history.Add(shared_->last, info);
   return shared_->last;
 }
 

@@ -34,11 +34,13 @@ class GroupMonitor {
     int world_size = 1;
     std::string master;  // host:port of the store, for messages
     std::chrono::milliseconds interval{500};
+    bool compare = true;  // what the ranks run; not where each collective is checked before it starts
   };
 
   // `store` is a connection of its own: calls to it may hang. The other ranks must have their monitors on the same one.
   static std::shared_ptr<GroupMonitor> Create(c10::intrusive_ptr<c10d::Store> store, Options options);
-  // Tells the others that this rank leaves. Bounded, whatever the store does.
+  // Tells the others that this rank leaves. Rank 0, with which the store goes, waits up to two seconds for them to leave too. Bounded,
+  // whatever the store does.
   ~GroupMonitor();
   GroupMonitor(const GroupMonitor&) = delete;
   GroupMonitor& operator=(const GroupMonitor&) = delete;

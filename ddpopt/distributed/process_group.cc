@@ -626,7 +626,12 @@ absl::StatusOr<ProcessGroup> InitProcessGroup(const InitOptions& options) {
     if (!store.ok()) {
       return Annotate(store.status(), absl::StrCat(context, ": connecting to rank 0's store at ", impl->master, " for the second time"));
     }
-    impl->monitor = GroupMonitor::Create(OfRestart(*store, impl->restart), {env.rank, env.world_size, impl->master});
+    GroupMonitor::Options monitor_options;
+    monitor_options.rank = env.rank;
+    monitor_options.world_size = env.world_size;
+    monitor_options.master = impl->master;
+    monitor_options.compare = !impl->options.debug;
+    impl->monitor = GroupMonitor::Create(OfRestart(*store, impl->restart), std::move(monitor_options));
   }
   impl->group = c10::make_intrusive<c10d::ProcessGroup>(impl->store, env.rank, env.world_size);
   if (nccl != nullptr) impl->group->setBoundDeviceId(impl->device);

@@ -7,9 +7,9 @@
 //   group->setBackend(at::kCPU, type, WatchBackend(backend, backend, monitor, deadline));
 //
 // A collective that the inner backend has not ended by the deadline fails here, though it may go on there: the tensors are not to be used
-// then. send, recv and monitoredBarrier go to a backend of their own, which may be the same, and end by its timeout. Refused by name before anything starts:
-// dtypes that no backend moves, memory with gaps where the backend would write into these, and everything after shutdown() or abort(), which
-// end what is outstanding. reduce leaves the tensors of all ranks but the root alone. Thread-safe as the inner backend is.
+// then. send, recv and monitoredBarrier go to a backend of their own, which may be the same, and end by its timeout. Refused by name before
+// anything starts: dtypes that no backend moves, memory with gaps where the backend would write into these, and everything after shutdown()
+// or abort(), which end what is outstanding. reduce leaves the tensors of all ranks but the root alone. Thread-safe as the inner backend is.
 
 #include <chrono>
 #include <memory>
