@@ -1,4 +1,9 @@
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Context.h"
@@ -83,6 +88,119 @@ TEST_F(FakeCacheTest, OtherArgumentsCount) {
   EXPECT_EQ(x.view({4, 3}).sizes(), at::IntArrayRef({4, 3}));
 }
 
+std::string Facts(const Tensor& t) {
+  if (!t.defined()) return "undefined";
+  return c10::str(t.dtype(), " ", t.sizes(), " by ", t.strides(), " at ", t.storage_offset(), " of ", t.storage().nbytes(),
+                  t.is_conj() ? " conj" : "", t.is_neg() ? " neg" : "", t.is_inference() ? " inference" : "",
+                  t.requires_grad() ? " requires grad" : "", t.unsafeGetTensorImpl()->is_wrapped_number() ? " number" : "");
+}
+
+// Calls that differ in one thing only: none gets another's answer.
+TEST_F(FakeCacheTest, CallsThatDifferInOneThing) {
+  const Tensor longs = at::ones({2, 3}, at::kLong);
+  const Tensor floats = at::ones({4, 3}).slice(0, 0, 3);
+  const Tensor complex = at::ones({2, 2}, at::kComplexFloat);
+  using Call = std::function<Tensor(const Tensor&)>;
+  struct Family {
+    Tensor input;
+    std::vector<Call> calls;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<Family> families = {
+      {longs,
+       {[](const Tensor& x) { return x * 2; }, [](const Tensor& x) { return x * 2.0; }, [](const Tensor& x) { return x * true; },
+        [](const Tensor& x) { return x * c10::complex<double>(2, 0); }, [](const Tensor& x) { return x * 0.0; },
+        [](const Tensor& x) { return x * -0.0; }, [nan](const Tensor& x) { return x * nan; },
+        [](const Tensor& x) { return x * at::scalar_tensor(2.0F, at::kHalf); }}},
+      {longs,
+       {[](const Tensor&) { return at::full({2}, int64_t{1} << 60, at::TensorOptions()); },
+        [](const Tensor&) { return at::full({2}, std::pow(2.0, 60), at::TensorOptions()); },
+        [](const Tensor&) { return at::full({2}, true, at::TensorOptions()); },
+        [nan](const Tensor&) { return at::full({2}, nan, at::TensorOptions()); },
+        [](const Tensor&) { return at::full({1}, 1, at::TensorOptions()); },
+        [](const Tensor&) { return at::full({2}, 1.0, at::TensorOptions().dtype(at::kHalf)); }}},
+      {longs,
+       {[](const Tensor& x) { return at::div(x, x); }, [](const Tensor& x) { return at::div(x, x, "floor"); },
+        [](const Tensor& x) { return at::div(x, x, "trunc"); }, [](const Tensor& x) { return at::div(x, x.clone()); },
+        [](const Tensor& x) { return at::div(x, x.t().clone().t()); }}},
+      {floats,
+       {[](const Tensor& x) { return at::argmax(x); }, [](const Tensor& x) { return at::argmax(x, 0); },
+        [](const Tensor& x) { return at::argmax(x, 1); }, [](const Tensor& x) { return at::argmax(x, 0, true); },
+        [](const Tensor& x) { return at::argmax(x, std::nullopt, true); }}},
+      {floats,
+       {[](const Tensor& x) { return at::sum(x, at::OptionalIntArrayRef(std::nullopt)); },
+        [](const Tensor& x) { return at::sum(x, at::IntArrayRef{}, true); }, [](const Tensor& x) { return at::sum(x, at::IntArrayRef{0}); },
+        [](const Tensor& x) { return at::sum(x, at::IntArrayRef{0, 1}); },
+        [](const Tensor& x) { return at::sum(x, at::IntArrayRef{0, 1}, true); },
+        [](const Tensor& x) { return at::sum(x, at::IntArrayRef{0}, false, at::kDouble); }}},
+      {floats,
+       {[](const Tensor& x) { return x.clone(); }, [](const Tensor& x) { return x.t().clone(); },
+        [](const Tensor& x) { return x.t().clone(at::MemoryFormat::Contiguous); },
+        [](const Tensor& x) { return at::empty_like(x.t(), at::TensorOptions().dtype(at::kHalf)); }}},
+      {floats,
+       {[](const Tensor& x) { return x.as_strided({2}, {1}); }, [](const Tensor& x) { return x.slice(0, 1).as_strided({2}, {1}); },
+        [](const Tensor& x) { return x.as_strided({2}, {1}, 0); }, [](const Tensor& x) { return x.slice(0, 1).view({6}); },
+        [](const Tensor& x) { return x.t().slice(0, 1).view({6}); }, [](const Tensor& x) { return x.view(at::kInt); },
+        [](const Tensor& x) { return at::_neg_view(x).view(at::kInt); }}},
+      {floats,
+       {[](const Tensor& x) { return at::cat({x, x}); }, [](const Tensor& x) { return at::cat({x, x, x}); },
+        [](const Tensor& x) { return at::cat({x, x}, 1); }, [](const Tensor& x) { return at::cat({x, x.to(at::kDouble)}); }}},
+      {floats,
+       {[](const Tensor& x) { return at::relu(x); },
+        [](const Tensor& x) { return at::relu(x.detach().requires_grad_()); },
+        [](const Tensor& x) {
+          c10::InferenceMode inference;
+          return at::relu(x);
+        },
+        [](const Tensor& x) {
+          at::NoGradGuard no_grad;
+          return at::relu(x.detach().requires_grad_());
+        }}},
+      // Operands that share memory.
+      {floats,
+       {[](const Tensor& x) {
+          Tensor out = x.slice(0, 1);
+          return at::add_out(out, x.slice(0, 0, 2), x.slice(0, 0, 2));
+        },
+        [](const Tensor& x) {
+          Tensor out = x.slice(0, 1);
+          return at::add_out(out, x.slice(0, 1), x.slice(0, 1));
+        },
+        [](const Tensor& x) {
+          Tensor out = x.slice(0, 1);
+          return at::add_out(out, x.clone().slice(0, 0, 2), x.clone().slice(0, 0, 2));
+        },
+        [](const Tensor& x) { return x.slice(0, 1).add_(x.slice(0, 0, 2)); },
+        [](const Tensor& x) { return x.slice(0, 1).add_(x.slice(0, 1)); }}},
+      {complex,
+       {[](const Tensor& x) { return at::view_as_real(x); }, [](const Tensor& x) { return at::view_as_real(at::conj(x)); },
+        [](const Tensor& x) { return at::imag(x); }, [](const Tensor& x) { return at::imag(at::conj(x)); },
+        [](const Tensor& x) { return x.t(); }, [](const Tensor& x) { return at::conj(x).t(); }}},
+  };
+  FakeTensorModeOptions without, checked;
+  without.cache = false;
+  checked.cross_check_cache = true;
+  const auto run = [](FakeTensorMode& mode, const Tensor& real, const Call& call) {
+    std::string facts;
+    const std::string error = ErrorOf([&] {
+      const ModeGuard guard(mode.shared_from_this());
+      facts = Facts(call(mode.FromReal(real)));
+    });
+    return facts.empty() ? "refused" : facts;
+  };
+  const auto plain_mode = FakeTensorMode::Create(without), checked_mode = FakeTensorMode::Create(checked);
+  for (std::size_t f = 0; f < families.size(); ++f) {
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t i = 0; i < families[f].calls.size(); ++i) {
+        const std::string want = run(*plain_mode, families[f].input, families[f].calls[i]);
+        EXPECT_EQ(run(*mode_, families[f].input, families[f].calls[i]), want) << "family " << f << ", call " << i << ", pass " << pass;
+        EXPECT_EQ(run(*checked_mode, families[f].input, families[f].calls[i]), want) << "family " << f << ", call " << i;
+      }
+    }
+  }
+  EXPECT_GT(Hits(), 40);
+}
+
 TEST_F(FakeCacheTest, OptimizersScalarsDoNotCount) {
   const Tensor x = Fake(at::ones({2, 6}));
   at::add(x, x, 0.001);
@@ -158,6 +276,45 @@ TEST_F(FakeCacheTest, BypassesByReason) {
   const FakeCacheInfo info = mode_->CacheInfo();
   EXPECT_THAT(info.bypasses, AllOf(Contains(Key("in-place change of metadata")), Contains(Key("data-dependent output"))));
   EXPECT_EQ(info.bypasses.at("in-place change of metadata"), 4);
+}
+
+// Every call is a hit, a miss or has one reason.
+TEST_F(FakeCacheTest, StatisticsAreExact) {
+  const Tensor x = Fake(at::ones({2, 3}));
+  const Tensor y = Fake(at::ones({2, 3}));
+  Tensor number = at::scalar_tensor(2.0);
+  number.unsafeGetTensorImpl()->set_wrapped_number(true);
+  const ModeGuard guard(mode_);
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"miss", [&] { at::exp(x); }},
+      {"hit", [&] { at::exp(y); }},
+      {"miss", [&] { x.select(0, 1); }},
+      {"in-place change of metadata", [&] { y.t_(); }},
+      {"in-place change of metadata", [&] { y.set_(x.storage()); }},
+      {"lift", [&] { at::lift_fresh(x); }},
+      {"data-dependent output", [&] { at::equal(x, x); }},
+      {"dynamic output shape", [&] { at::nonzero(x); }},
+      {"dynamic output shape", [&] { at::index(x, {at::_ops::gt_Scalar::call(x, 0)}); }},
+      {"no tensors result", [&] { at::_fused_sdp_choice(x, x, x); }},
+      {"view of a number", [&] { at::alias(number); }},
+      {"miss", [&] { at::mm(x, x); }},  // refused
+      {"miss", [&] { at::mm(x, x); }},
+  };
+  const auto count = [&](const std::string& what) -> int64_t {
+    const FakeCacheInfo info = mode_->CacheInfo();
+    if (what == "hit") return info.hits;
+    if (what == "miss") return info.misses;
+    const auto found = info.bypasses.find(what);
+    return found == info.bypasses.end() ? 0 : found->second;
+  };
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const int64_t before = count(calls[i].first);
+    const int64_t others = count("hit") + count("miss");
+    ErrorOf(calls[i].second);
+    EXPECT_EQ(count(calls[i].first), before + 1) << i << ", " << calls[i].first;
+    const bool asks = calls[i].first == "hit" || calls[i].first == "miss" || i == 8;
+    EXPECT_EQ(count("hit") + count("miss"), others + (asks ? 1 : 0)) << i;
+  }
 }
 
 TEST_F(FakeCacheTest, ANewSizeOfTheStorageIsAChange) {

@@ -15,6 +15,8 @@ namespace {
 using c10::Device;
 using c10::Stream;
 
+constexpr c10::DeviceIndex kDevices = 8;
+
 class FakeCudaHooks final : public at::CUDAHooksInterface {
  public:
   void init() const override {}
@@ -36,22 +38,29 @@ class FakeCudaHooks final : public at::CUDAHooksInterface {
 class FakeCudaGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::kCUDA; }
-  Device exchangeDevice(Device /*device*/) const override { return TheDevice(); }
-  Device getDevice() const override { return TheDevice(); }
-  void setDevice(Device /*device*/) const override {}
-  void uncheckedSetDevice(Device /*device*/) const noexcept override {}
-  Stream getStream(Device /*device*/) const override { return TheStream(); }
-  Stream getDefaultStream(Device /*device*/) const override { return TheStream(); }
-  Stream getStreamFromGlobalPool(Device /*device*/, bool /*is_high_priority*/) const override { return TheStream(); }
-  Stream getNewStream(Device /*device*/, int /*priority*/) const override { return TheStream(); }
-  Stream exchangeStream(Stream /*stream*/) const override { return TheStream(); }
+  Device exchangeDevice(Device device) const override {
+    const Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  Device getDevice() const override { return Device(c10::kCUDA, current); }
+  void setDevice(Device device) const override { current = Checked(device).index(); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.has_index()) current = device.index();
+  }
+  // One for all devices: where a gradient goes from one stream to another, autograd asks for its data's address.
+  Stream getStream(Device /*device*/) const override { return Stream(Stream::DEFAULT, Device(c10::kCUDA, 0)); }
+  Stream getDefaultStream(Device device) const override { return getStream(device); }
+  Stream getStreamFromGlobalPool(Device device, bool /*is_high_priority*/) const override { return getStream(device); }
+  Stream getNewStream(Device device, int /*priority*/) const override { return getStream(device); }
+  Stream exchangeStream(Stream stream) const override { return stream; }
   // Nothing runs, so there is nothing to wait for.
   void destroyEvent(void* /*event*/, const c10::DeviceIndex /*device*/) const noexcept override {}
   void record(void** /*event*/, const Stream& /*stream*/, const c10::DeviceIndex /*device*/, const c10::EventFlag /*flag*/) const override {
   }
   void block(void* /*event*/, const Stream& /*stream*/) const override {}
   bool queryEvent(void* /*event*/) const override { return true; }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
   bool queryStream(const Stream& /*stream*/) const override { return true; }
   void synchronizeStream(const Stream& /*stream*/) const override {}
   void synchronizeEvent(void* /*event*/) const override {}
@@ -61,9 +70,17 @@ class FakeCudaGuard final : public c10::impl::DeviceGuardImplInterface {
   virtual bool isStreamCapturing(const Stream& /*stream*/) const { return false; }
 
  private:
-  static Device TheDevice() { return Device(c10::kCUDA, 0); }
-  static Stream TheStream() { return Stream(Stream::DEFAULT, TheDevice()); }
+  static Device Checked(Device device) {
+    if (!device.has_index()) return Device(c10::kCUDA, current);
+    TORCH_CHECK(device.index() < kDevices, "there is no ", device,
+                ": fake CUDA (EnableFakeCuda) has the devices cuda:0 to cuda:", kDevices - 1);
+    return device;
+  }
+
+  static thread_local c10::DeviceIndex current;
 };
+
+thread_local c10::DeviceIndex FakeCudaGuard::current = 0;
 
 bool Enable() {
   auto* registry = at::CUDAHooksRegistry();

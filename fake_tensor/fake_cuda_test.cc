@@ -71,6 +71,34 @@ TEST_F(FakeCudaTest, ForwardAndBackward) {
   }
 }
 
+// A model over several devices, in one pass backward.
+TEST_F(FakeCudaTest, SeveralDevices) {
+  ModeGuard guard(mode_);
+  const Tensor x = at::ones({2, 4});
+  std::vector<Tensor> weights;
+  for (const c10::DeviceIndex index : {0, 1, 7}) {
+    weights.push_back(at::ones({4, 4}, at::Device(at::kCUDA, index)).requires_grad_());
+  }
+  for (int step = 0; step < 2; ++step) {
+    Tensor h = x;
+    for (const Tensor& w : weights) h = at::gelu(at::linear(h.to(w.device()), w)).slice(0, 0, 1);
+    EXPECT_EQ(h.device(), at::Device(at::kCUDA, 7));
+    h.cpu().sum().backward();
+    for (const Tensor& w : weights) {
+      ASSERT_TRUE(w.grad().defined());
+      EXPECT_EQ(w.grad().device(), w.device());
+      EXPECT_EQ(ModeOf(w.grad()), mode_.get());
+    }
+  }
+  EXPECT_THROW(at::mm(weights[0], weights[1]), FakeDeviceMismatch);
+  EXPECT_EQ(at::ones({1}, at::Device(at::kCUDA)).device(), kCuda0) << "the thread's device is what it was";
+  // Without gradients any will do.
+  const at::Device beyond(at::kCUDA, 8);
+  const Tensor y = at::ones({2}, beyond);
+  EXPECT_EQ((y + y).device(), beyond);
+  EXPECT_THROW((y.detach().requires_grad_() * 2).sum().backward(), c10::Error);
+}
+
 TEST_F(FakeCudaTest, ConvolutionAndNorms) {
   ModeGuard guard(mode_);
   const auto options = at::TensorOptions().device(at::kCUDA);
@@ -174,13 +202,21 @@ TEST_F(FakeCudaTest, AutocastGoesByTheFakeDevice) {
   at::autocast::set_autocast_enabled(at::kCUDA, true);
   at::autocast::set_autocast_dtype(at::kCUDA, at::kHalf);
   at::autocast::set_autocast_cache_enabled(false);
-  EXPECT_EQ(at::mm(cuda, cuda).scalar_type(), at::kHalf);
-  EXPECT_EQ(at::mm(cpu, cpu).scalar_type(), at::kFloat);
+  // The second time from the operators' cache.
+  const auto product = [&](const Tensor& x) {
+    const at::ScalarType first = at::mm(x, x).scalar_type();
+    const int64_t hits = mode_->CacheInfo().hits;
+    EXPECT_EQ(at::mm(x, x).scalar_type(), first);
+    EXPECT_GT(mode_->CacheInfo().hits, hits);
+    return first;
+  };
+  EXPECT_EQ(product(cuda), at::kHalf);
+  EXPECT_EQ(product(cpu), at::kFloat);
   at::autocast::set_autocast_enabled(at::kCUDA, false);
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-  EXPECT_EQ(at::mm(cuda, cuda).scalar_type(), at::kFloat);
-  EXPECT_EQ(at::mm(cpu, cpu).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(product(cuda), at::kFloat);
+  EXPECT_EQ(product(cpu), at::kBFloat16);
   at::autocast::set_autocast_enabled(at::kCPU, false);
   at::autocast::set_autocast_cache_enabled(true);
 }

@@ -26,6 +26,7 @@
 #include "torch/nn/modules/batchnorm.h"
 #include "torch/nn/modules/container/sequential.h"
 #include "torch/nn/modules/linear.h"
+#include "torch/optim/adam.h"
 #include "torch/optim/sgd.h"
 #include "torch/serialize.h"
 
@@ -197,8 +198,10 @@ TEST_F(FakeSemanticsTest, SetTakesStorages) {
   EXPECT_THAT(ErrorOf([&] { real.set_(y.storage()); }), Not(HasSubstr("no error")));
 }
 
+// Of other storages LibTorch asks for the data.
 TEST_F(FakeSemanticsTest, AliasesAreTold) {
   const Tensor x = mode_->FromReal(at::ones({4}));
+  EXPECT_THAT(ErrorOf([&] { static_cast<void>(x.is_alias_of(mode_->FromReal(at::ones({4})))); }), HasSubstr("fake tensor"));
   EXPECT_TRUE(x.is_alias_of(x.slice(0, 1)));
   EXPECT_TRUE(x.is_alias_of(x.detach()));
 }
@@ -207,8 +210,26 @@ TEST_F(FakeSemanticsTest, AliasesAreTold) {
 TEST_F(FakeSemanticsTest, DataAreNowhere) {
   const Tensor x = mode_->FromReal(at::ones({2, 2}));
   ModeGuard guard(mode_);
+  const auto no_data = HasSubstr("fake tensor");
+  const at::Device cuda(at::kCUDA, 0);
+  for (const Tensor& fake : {x.sum(), at::zeros({}, cuda), at::zeros({0}), at::zeros({2, 0}, cuda), at::zeros({3}, cuda)}) {
+    EXPECT_THAT(ErrorOf([&] { fake.data_ptr(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.const_data_ptr<float>(); }), no_data);
+    EXPECT_THAT(ErrorOf([&] {
+                  std::ostringstream out;
+                  torch::save(fake, out);
+                }),
+                no_data);
+    EXPECT_THAT(ErrorOf([&] { torch::pickle_save(fake); }), no_data);
+    std::ostringstream out;
+    EXPECT_THAT(ErrorOf([&] { out << fake; }), fake.numel() == 0 ? ::testing::Matcher<std::string>("no error") : no_data);
+    EXPECT_THAT(ErrorOf([&] { fake.item(); }), HasSubstr(fake.numel() == 1 ? "data-dependent" : "cannot be converted to Scalar"));
+    EXPECT_TRUE(at::equal(fake, fake));
+    if (fake.dim() > 0) EXPECT_EQ(static_cast<int64_t>(fake.unbind().size()), fake.size(0));
+    EXPECT_EQ(fake.to(at::kCPU).device(), at::Device(at::kCPU));
+    EXPECT_EQ(fake.to(cuda).device(), cuda);
+  }
   for (const Tensor& fake : {x, x.t(), x + 1, at::zeros({2, 2})}) {
-    const auto no_data = HasSubstr("fake tensor");
     EXPECT_THAT(ErrorOf([&] { fake.data_ptr(); }), no_data);
     EXPECT_THAT(ErrorOf([&] { fake.data_ptr<float>(); }), no_data);
     EXPECT_THAT(ErrorOf([&] { fake.const_data_ptr(); }), no_data);
@@ -273,6 +294,13 @@ TEST_F(FakeSemanticsTest, IndexingByTensorIndex) {
   x.index_put_({at::indexing::Slice(), 1}, at::ones({3}));
   x.index_put_({rows}, at::ones({2, 4}));
   EXPECT_EQ(x._version(), 2);
+  x.index_put_({rows}, 2.0);
+  x.index({rows}).fill_(1);
+  // LibTorch reads such a value's data itself.
+  const Tensor number = at::scalar_tensor(2.0);
+  EXPECT_THAT(ErrorOf([&] { x.index_put_({at::indexing::Slice(), 1}, number); }), HasSubstr("fake tensor"));
+  EXPECT_TRUE(at::index_put_(x, {rows}, number).is_same(x));
+  EXPECT_EQ(x._version(), 4);
 }
 
 // Modes that meet, and real tensors.
@@ -289,7 +317,17 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   EXPECT_THROW(at::add(x, y), NotOurFake);
   EXPECT_THAT(ErrorOf([&] { x.set_data(y); }), both);
   EXPECT_THAT(ErrorOf([&] { a->FromReal(at::ones({3})).set_(y); }), both);
-  EXPECT_THAT(ErrorOf([&] { Tensor out = y; at::add_out(out, x, x); }), both);
+  EXPECT_THAT(ErrorOf([&] { y.set_data(x); }), both);
+  EXPECT_THAT(ErrorOf([&] { x.copy_(y); }), both);
+  EXPECT_THAT(ErrorOf([&] { at::_foreach_add_({x}, {y}); }), both);
+  EXPECT_THAT(ErrorOf([&] { x.set_(y.storage()); }), AllOf(HasSubstr("storage"), HasSubstr("another"), HasSubstr(a->Description())));
+  EXPECT_THAT(ErrorOf([&] { x.set_(y.storage(), 0, {1}, {1}); }), HasSubstr("storage"));
+  EXPECT_EQ(x.numel(), 3);
+  EXPECT_THAT(ErrorOf([&] {
+                Tensor out = y;
+                at::add_out(out, x, x);
+              }),
+              both);
   // Known values, views of them and compositions don't cross modes either.
   const auto known_in = [](const std::shared_ptr<FakeTensorMode>& mode) {
     const ModeGuard guard(mode);
@@ -298,6 +336,27 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   const Tensor known_a = known_in(a);
   const Tensor known_b = known_in(b);
   EXPECT_THAT(ErrorOf([&] { at::equal(known_a, known_b); }), both);
+  // Nothing looks when a gradient is assigned, but the first one that uses it does.
+  const Tensor p = a->FromReal(at::ones({3}).requires_grad_());
+  const Tensor twice = (p * 2).sum();
+  p.mutable_grad() = y;
+  EXPECT_THAT(ErrorOf([&] {
+                ModeGuard guard(a);
+                twice.backward();
+              }),
+              both);
+  EXPECT_THAT(ErrorOf([&] {
+                ModeGuard guard(a);
+                at::NoGradGuard no_grad;
+                p.add_(p.grad(), -1);
+              }),
+              both);
+  const Tensor of_second = (b->FromReal(at::ones({3}).requires_grad_()) * 2).sum();
+  EXPECT_THAT(ErrorOf([&] {
+                ModeGuard guard(a);
+                of_second.backward();
+              }),
+              both);
   EXPECT_THAT(ErrorOf([&] { at::masked_select(known_a, known_b > 0); }), both);
   ModeGuard guard(b);
   EXPECT_THAT(ErrorOf([&] { x + 1; }), both);
@@ -333,7 +392,7 @@ TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     ModeGuard guard(mode);
     // Autocast would keep the fake copy of the real weight.
-    EXPECT_THROW(at::mm(x, w), NotOurFake);
+    EXPECT_THAT(ErrorOf([&] { at::mm(x, w); }), AllOf(HasSubstr("autocast"), HasSubstr("aten::_to_copy"), HasSubstr("real tensor")));
     at::autocast::set_autocast_cache_enabled(false);
     EXPECT_EQ(at::mm(x, w).scalar_type(), at::kBFloat16);
     at::autocast::set_autocast_cache_enabled(true);
@@ -342,6 +401,92 @@ TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
   at::autocast::clear_cache();
   EXPECT_FALSE(w.grad().defined());
   EXPECT_FALSE(IsFake(at::mm(w, w)));
+}
+
+// A training step of a module's twin over fakes of its parameters and buffers, under autocast, whole and broken off at every stage.
+TEST_F(FakeSemanticsTest, WhatBreaksOffLeavesRealObjectsAlone) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 3), torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 2));
+  torch::optim::Adam optimizer(net->parameters());
+  const auto step = [](torch::nn::Sequential& module, torch::optim::Adam& steps, const Tensor& x, int stop) {
+    const auto stop_at = [&](int stage) {
+      if (stop == stage) at::mm(x, x);  // shapes that don't go together
+    };
+    const bool cache = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+    const std::string error = ErrorOf([&] {
+      const Tensor hidden = module[0]->as<torch::nn::LinearImpl>()->forward(x);
+      stop_at(0);
+      const Tensor normal = module[1]->as<torch::nn::BatchNorm1dImpl>()->forward(hidden);
+      stop_at(1);
+      const Tensor loss = module[2]->as<torch::nn::LinearImpl>()->forward(normal).to(at::kFloat).sum();
+      stop_at(2);
+      loss.backward();
+      stop_at(3);
+      steps.step();
+    });
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(at::autocast::is_autocast_cache_enabled(), cache);
+    return error;
+  };
+  ASSERT_EQ(step(net, optimizer, at::ones({5, 4}), -1), "no error");
+
+  // What a program can see of the real objects.
+  std::vector<Tensor> watched = net->parameters();
+  for (const Tensor& buffer : net->buffers()) watched.push_back(buffer);
+  for (const Tensor& p : net->parameters()) {
+    watched.push_back(p.grad());
+    const auto& state = static_cast<const torch::optim::AdamParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl()));
+    watched.push_back(state.exp_avg());
+    watched.push_back(state.exp_avg_sq());
+  }
+  std::vector<Tensor> values;
+  std::vector<int64_t> versions;
+  for (const Tensor& t : watched) {
+    values.push_back(t.detach().clone());
+    versions.push_back(t._version());
+  }
+  const auto expect_unchanged = [&](const std::string& after) {
+    for (std::size_t i = 0; i < watched.size(); ++i) {
+      ASSERT_FALSE(IsFake(watched[i])) << after;
+      EXPECT_EQ(watched[i]._version(), versions[i]) << after << ", tensor " << i;
+      EXPECT_TRUE(at::equal(watched[i], values[i])) << after << ", tensor " << i;
+    }
+    for (const Tensor& p : net->parameters()) EXPECT_FALSE(IsFake(p.grad())) << after;
+  };
+
+  for (int stop = -1; stop < 4; ++stop) {
+    {
+      const ModeGuard guard(mode_);
+      torch::nn::Sequential twin(torch::nn::Linear(4, 3), torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 2));
+      for (std::size_t i = 0; i < twin->parameters().size(); ++i) {
+        twin->parameters()[i].set_data(mode_->FromReal(net->parameters()[i]));
+      }
+      for (std::size_t i = 0; i < twin->buffers().size(); ++i) twin->buffers()[i].set_data(mode_->FromReal(net->buffers()[i]));
+      torch::optim::Adam twin_optimizer(twin->parameters());
+      const std::string error = step(twin, twin_optimizer, at::ones({5, 4}), stop);
+      EXPECT_THAT(error, HasSubstr(stop < 0 ? "no error" : "mat1 and mat2")) << stop;
+      if (stop < 0) {
+        for (const Tensor& p : twin->parameters()) EXPECT_EQ(ModeOf(p.grad()), mode_.get());
+      }
+    }
+    expect_unchanged(c10::str("stopped at ", stop));
+  }
+
+  // The real module itself, with the mode on: refused before anything is written.
+  for (const bool allow : {false, true}) {
+    FakeTensorModeOptions options;
+    options.allow_non_fake_inputs = allow;
+    const auto mode = FakeTensorMode::Create(options);
+    {
+      const ModeGuard guard(mode);
+      EXPECT_THAT(step(net, optimizer, at::ones({5, 4}), -1), HasSubstr("real tensor"));
+      EXPECT_THROW(optimizer.step(), NotOurFake);
+    }
+    expect_unchanged(allow ? "conversion allowed" : "conversion refused");
+  }
+  EXPECT_EQ(step(net, optimizer, at::ones({5, 4}), -1), "no error");
 }
 
 TEST_F(FakeSemanticsTest, RandomOperatorsDrawNothing) {

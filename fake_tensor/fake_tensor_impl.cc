@@ -60,12 +60,14 @@ bool FakeStorageImpl::TakeSizeOfMeta() {
 FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
     : c10::TensorImpl(std::move(storage), KeysFor(device), dtype), mode_(std::move(mode)) {
   device_opt_ = device;
+  fake_storage_impl()->set_mode(mode_.get());
 }
 
 FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
                                std::shared_ptr<FakeTensorMode> mode)
     : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), base_keys, dtype), mode_(std::move(mode)) {
   device_opt_ = device;
+  fake_storage_impl()->set_mode(mode_.get());
 }
 
 FakeTensorImpl::ViewKind FakeTensorImpl::KindOfView(FakeTensorImpl& base, c10::TensorImpl& view) {
@@ -153,8 +155,8 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>
   const auto* fake = impl->key_set().has(kPostAutogradKey) ? dynamic_cast<const FakeTensorImpl*>(impl.get()) : nullptr;
   TORCH_CHECK(fake != nullptr, "set_data: a fake tensor can't take a real tensor's data; convert it with FakeTensorMode::FromReal first");
   if (mode_ != nullptr && fake->mode_ != mode_) {
-    fake_errors_internal::Throw<NotOurFake>("set_data: a fake tensor of ", mode_->Description(), " can't take the data of one of another mode, ",
-                                            fake->mode_->Description());
+    fake_errors_internal::Throw<NotOurFake>("set_data: a fake tensor of ", mode_->Description(),
+                                            " can't take the data of one of another mode, ", fake->mode_->Description());
   }
   copy_tensor_metadata(fake, this, version_counter(), allow_tensor_metadata_change());
   mode_ = fake->mode_;

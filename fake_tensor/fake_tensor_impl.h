@@ -47,6 +47,9 @@ class FakeStorageImpl final : public c10::StorageImpl {
 
   const c10::Storage& meta();
   bool has_meta() const { return static_cast<bool>(meta_); }
+  // Of which mode's tensors it is. Only to be compared: a storage may outlive them all, and their mode.
+  const FakeTensorMode* mode() const { return mode_; }
+  void set_mode(const FakeTensorMode* mode) { mode_ = mode; }
   // After kernels may have resized the twin; whether they did.
   bool TakeSizeOfMeta();
 
@@ -57,6 +60,7 @@ class FakeStorageImpl final : public c10::StorageImpl {
 
  private:
   c10::Storage meta_;
+  const FakeTensorMode* mode_ = nullptr;
   std::unique_ptr<KnownData> known_;
 };
 

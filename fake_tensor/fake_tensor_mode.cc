@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/autocast_mode.h"
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/List.h"
 #include "ATen/core/jit_type.h"
@@ -496,10 +495,8 @@ class FakeTensorMode::Call {
       if (Writes(index)) {
         why = "and would be written to";
       } else if (tensor.requires_grad() && c10::GradMode::is_enabled()) {
-        why = "that requires grad: a backward pass would leave a fake gradient on it";
-      } else if (tensor.requires_grad() && tensor.is_leaf() && at::autocast::is_autocast_enabled(tensor.device().type()) &&
-                 at::autocast::is_autocast_cache_enabled()) {
-        why = "that autocast would keep a fake copy of in its cache (set_autocast_cache_enabled(false))";
+        // (What it keeps, autocast converts with gradients on.)
+        why = "that requires grad: a backward pass would leave a fake gradient on it, autocast a fake copy in its cache";
       }
       if (why == nullptr) return mode_.FromReal(tensor);
       Throw<NotOurFake>(name(), ", ", Describe(tensor), ") is a real tensor ", why, ". Convert it with FakeTensorMode::FromReal");

@@ -1,3 +1,6 @@
+#include <functional>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -285,6 +288,74 @@ TEST_F(FakeTensorTest, OtherModesAboveAndBelow) {
     EXPECT_TRUE(IsFake(at::mm(x, x.t())));
   }
   EXPECT_THAT(observer->names, ::testing::IsEmpty()) << "the fake mode's kernels are its own affair";
+}
+
+// Writes down the tensors that other modes shouldn't see.
+class OnlyFakes : public Mode {
+ public:
+  explicit OnlyFakes(Level level) : level_(level) {}
+  Level level() const override { return level_; }
+  absl::string_view name() const override { return "OnlyFakes"; }
+  void Handle(const c10::OperatorHandle& op, torch::jit::Stack* stack) override {
+    ++calls;
+    const auto look = [&](std::size_t count) {
+      for (const c10::IValue& value : torch::jit::last(*stack, count)) {
+        if (!value.isTensor() && !value.isTensorList()) continue;
+        for (const Tensor& t : value.isTensor() ? std::vector<Tensor>{value.toTensor()} : value.toTensorVector()) {
+          if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) continue;
+          if (!IsFake(t) || t.is_meta()) others.push_back(op.schema().name());
+        }
+      }
+    };
+    look(op.schema().arguments().size());
+    op.callBoxed(stack);
+    look(op.schema().returns().size());
+  }
+  int calls = 0;
+  std::vector<std::string> others;
+
+ private:
+  Level level_;
+};
+
+// Kernels that call others: what they make on the way is nobody's affair, on a miss and on a hit, forward and backward.
+TEST_F(FakeTensorTest, NestedCallsAreNotSeen) {
+  const auto x = [](at::IntArrayRef sizes) { return at::ones(sizes).requires_grad_(); };
+  const auto ids = [] { return at::ones({2, 3}, at::kLong); };
+  const std::vector<std::pair<const char*, std::function<Tensor()>>> calls = {
+      {"embedding", [&] { return at::embedding(x({5, 4}), ids()); }},
+      {"embedding_bag", [&] { return std::get<0>(at::embedding_bag(x({5, 4}), ids().view(-1), at::zeros({2}, at::kLong))); }},
+      {"where", [&] { return at::where(x({2, 3}) > 0, x({2, 3}), x({1})); }},
+      {"where_numbers", [&] { return at::where(x({2, 3}) > 0, 0.3, 0.6) * x({3}); }},
+      {"index", [&] { return x({4, 3}).index({ids()}); }},
+      {"index_select", [&] { return at::index_select(x({4, 3}), 0, at::ones({2}, at::kLong)); }},
+      {"convolution", [&] { return at::conv2d(x({1, 2, 5, 5}), x({3, 2, 3, 3}), x({3}), 1, 1); }},
+      {"batch_norm", [&] { return at::batch_norm(x({2, 3, 4}), x({3}), x({3}), at::zeros({3}), at::ones({3}), true, 0.1, 1e-5, false); }},
+      {"group_norm", [&] { return at::group_norm(x({2, 4, 3}), 2, x({4}), x({4})); }},
+      {"attention", [&] { return at::scaled_dot_product_attention(x({1, 2, 3, 4}), x({1, 2, 3, 4}), x({1, 2, 3, 4})); }},
+      {"cross_entropy", [&] { return at::cross_entropy_loss(x({3, 4}), at::ones({3}, at::kLong)); }},
+      {"lstm_cell", [&] { return std::get<0>(at::lstm_cell(x({2, 3}), {x({2, 4}), x({2, 4})}, x({16, 3}), x({16, 4}))); }},
+      {"einsum", [&] { return at::einsum("ij,kj->ik", {x({2, 3}), x({4, 3})}); }},
+      {"interpolate", [&] { return at::upsample_bilinear2d(x({1, 2, 3, 3}), at::IntArrayRef{6, 6}, false); }},
+      {"sort", [&] { return std::get<0>(at::sort(x({4, 3}))); }},
+      {"foreach", [&] { return at::_foreach_add({x({2}), x({3})}, 1)[1]; }},
+  };
+  for (const auto& [name, call] : calls) {
+    for (int pass = 0; pass < 2; ++pass) {
+      const auto below = std::make_shared<Observer>();
+      const auto above = std::make_shared<OnlyFakes>(Mode::Level::kPostAutograd);
+      const auto before = std::make_shared<OnlyFakes>(Mode::Level::kPreAutograd);
+      const ModeGuard below_guard(below), guard(mode_), above_guard(above), before_guard(before);
+      const Tensor y = call();
+      EXPECT_TRUE(IsFake(y)) << name;
+      y.sum().backward();
+      EXPECT_THAT(above->others, ::testing::IsEmpty()) << name;
+      EXPECT_THAT(before->others, ::testing::IsEmpty()) << name;
+      EXPECT_THAT(below->names, ::testing::IsEmpty()) << name;
+      EXPECT_GT(above->calls, 1) << name;
+      EXPECT_GT(before->calls, 1) << name;
+    }
+  }
 }
 
 TEST_F(FakeTensorTest, NothingRealChanges) {

@@ -17,6 +17,7 @@
 #include "c10/util/Exception.h"
 #include "fake_tensor/dtype_support.h"
 #include "fake_tensor/fake_errors.h"
+#include "fake_tensor/fake_tensor_mode.h"
 #include "fake_tensor/functional_form.h"
 
 namespace ddpopt {
@@ -273,6 +274,11 @@ void MetaCall::Convert(IValue* args, std::size_t num_args, bool zeros) {
       FakeStorageImpl* fake = FakeStorageImpl::Of(storage);
       if (fake == nullptr || zeros) {
         ThrowNoRule(op_, absl::StrCat("argument ", i, " ('", ArgName(op_, i), "') is ", zeros ? "a storage" : "a real tensor's storage"));
+      }
+      if (fake->mode() != mode_.get()) {
+        fake_errors_internal::Throw<NotOurFake>(NameOf(op_), ": argument ", i, " ('", ArgName(op_, i),
+                                                "') is the storage of a fake tensor of another FakeTensorMode, which meets ",
+                                                mode_->Description());
       }
       storages_.push_back({storage, fake->meta().unsafeGetStorageImpl()});
       value = fake->meta();
