@@ -225,7 +225,9 @@ TEST_F(FakeSemanticsTest, DataAreNowhere) {
     EXPECT_THAT(ErrorOf([&] { out << fake; }), fake.numel() == 0 ? ::testing::Matcher<std::string>("no error") : no_data);
     EXPECT_THAT(ErrorOf([&] { fake.item(); }), HasSubstr(fake.numel() == 1 ? "data-dependent" : "cannot be converted to Scalar"));
     EXPECT_TRUE(at::equal(fake, fake));
-    if (fake.dim() > 0) EXPECT_EQ(static_cast<int64_t>(fake.unbind().size()), fake.size(0));
+    if (fake.dim() > 0) {
+      EXPECT_EQ(static_cast<int64_t>(fake.unbind().size()), fake.size(0));
+    }
     EXPECT_EQ(fake.to(at::kCPU).device(), at::Device(at::kCPU));
     EXPECT_EQ(fake.to(cuda).device(), cuda);
   }

@@ -10,6 +10,7 @@
 #include "ATen/native/ReduceOpsUtils.h"
 #include "ATen/native/Resize.h"
 #include "ATen/ops/add.h"
+#include "ATen/ops/alias.h"
 #include "ATen/ops/aminmax.h"
 #include "ATen/ops/complex.h"
 #include "ATen/ops/imag.h"
@@ -122,9 +123,11 @@ bool SumsInFloat(const at::TensorIterator& iter) {
   return false;
 }
 Tensor& SumOut(const Tensor& self, OptionalIntArrayRef dim, bool keepdim, std::optional<ScalarType> dtype, Tensor& out) {
+  // (It may be out=, which the sum gives another shape.)
+  const Tensor operand = out.is_same(self) ? at::alias(self) : self;
   at::sum_out(out, self, dim, keepdim, dtype);
   const ScalarType type = out.scalar_type();
-  if (SumsInFloat(at::native::make_reduction("sum", out, self, dim, keepdim, type, type))) at::assert_no_internal_overlap(out);
+  if (SumsInFloat(at::native::make_reduction("sum", out, operand, dim, keepdim, type, type))) at::assert_no_internal_overlap(out);
   return out;
 }
 
