@@ -45,7 +45,7 @@ Call Builder::Build() {
       if (spec.values == TensorSpec::Values::kBelow) spec.bound = std::min<int64_t>(spec.bound, 1);
     });
   }
-  MakeOuts();
+  MakeOuts(/*damaged=*/!call.damage.empty());
   for (std::optional<Value>& value : values_) call.arguments.push_back(std::move(*value));
   RefuseBadIndices(call);
   return call;

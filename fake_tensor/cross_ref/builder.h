@@ -93,7 +93,7 @@ class Builder {
   std::string Damage();
   // The functional form: the same name and arguments but for out=.
   std::optional<c10::OperatorHandle> Functional() const;
-  void MakeOuts();
+  void MakeOuts(bool damaged);
   void OutSpec(TensorSpec& spec);
   static void Flatten(const c10::IValue& value, std::vector<at::Tensor>* out);
   // Whether a kernel would look at an index that can't be right: that is refused for its value, which a fake can't know.

@@ -124,6 +124,8 @@ std::vector<SweepCase> Convolutions() {
   cases.push_back(
       Rejected(OpCase("slow_conv_dilated2d_less", "aten::slow_conv_dilated2d", {NoGrad({2, 4, 1, 5}), kernel, Ints({3, 3})})));
   cases.push_back(OpCase("slow_conv_transpose2d", "aten::slow_conv_transpose2d", {last, kernel, Ints({3, 3})}));
+  cases.push_back(OpCase("slow_conv_transpose2d_unbatched", "aten::slow_conv_transpose2d",
+                         {T(NoGrad({4, 5, 6})), NoGrad({4, 2, 3, 3}), Ints({3, 3})}));
   // Its storage keeps the size of the input.
   cases.push_back(OpCase("slow_conv_transpose3d", "aten::slow_conv_transpose3d", {volume, NoGrad({4, 1, 1, 1, 1}), Ints({1, 1, 1})}));
   cases.push_back(

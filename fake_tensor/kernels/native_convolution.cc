@@ -154,12 +154,13 @@ bool IsDilated(const ConvolutionWindow& window) {
   return std::any_of(window.dilation.begin(), window.dilation.end(), [](int64_t value) { return value != 1; });
 }
 
-// Two spatial dimensions are always batched in the result.
+// Of an input without a batch the result has none either if the input had to be copied; else the kernel gives the input itself a batch of one,
+// which this doesn't, and forgets to take it away.
 Tensor Transposed2d(const char* name, const Tensor& input, const Tensor& weight, const MaybeTensor& bias, const ConvolutionWindow& window) {
   Sizes sizes = TransposedOutput(name, input, weight, bias, window);
   CheckDtypes(name, input, weight);
-  if (sizes.size() == 3) sizes.insert(sizes.begin(), 1);
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
+  if (sizes.size() == 3 && input.is_contiguous(format)) sizes.insert(sizes.begin(), 1);
   TORCH_CHECK(input.dim() == 4 || format == MemoryFormat::Contiguous, name, ": channels-last is for batched inputs");
   return Empty(sizes, input.options(), format);
 }
