@@ -60,14 +60,14 @@ bool FakeStorageImpl::TakeSizeOfMeta() {
 FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, caffe2::TypeMeta dtype, std::shared_ptr<FakeTensorMode> mode)
     : c10::TensorImpl(std::move(storage), KeysFor(device), dtype), mode_(std::move(mode)) {
   device_opt_ = device;
-  fake_storage_impl()->set_mode(mode_.get());
+  if (mode_ != nullptr) fake_storage_impl()->set_mode(mode_.get());  // (null: a copy of one that became real)
 }
 
 FakeTensorImpl::FakeTensorImpl(c10::Storage storage, c10::Device device, c10::DispatchKeySet base_keys, caffe2::TypeMeta dtype,
                                std::shared_ptr<FakeTensorMode> mode)
     : c10::TensorImpl(c10::TensorImpl::VIEW, std::move(storage), base_keys, dtype), mode_(std::move(mode)) {
   device_opt_ = device;
-  fake_storage_impl()->set_mode(mode_.get());
+  if (mode_ != nullptr) fake_storage_impl()->set_mode(mode_.get());  // (null: a copy of one that became real)
 }
 
 FakeTensorImpl::ViewKind FakeTensorImpl::KindOfView(FakeTensorImpl& base, c10::TensorImpl& view) {
