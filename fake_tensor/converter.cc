@@ -133,11 +133,12 @@ at::Tensor Converter::FromReal(FakeTensorMode& mode, const at::Tensor& real) {
     }
     tensors_.erase(key);
   }
+  // First, since it may be refused: a fake of another mode.
+  const at::Tensor grad = real.is_leaf() ? FromReal(mode, real.grad()) : at::Tensor();
   at::Tensor fake = Make(mode, real);
   tensors_.insert_or_assign(key, TensorEntry{c10::weak_intrusive_ptr<c10::TensorImpl>(real.getIntrusivePtr()),
                                              c10::weak_intrusive_ptr<c10::TensorImpl>(fake.getIntrusivePtr())});
-  if (real.is_leaf() && real.grad().defined() && FakeTensorImpl::Of(real.grad()) == nullptr)
-    fake.mutable_grad() = FromReal(mode, real.grad());
+  if (grad.defined()) fake.mutable_grad() = grad;
   return fake;
 }
 

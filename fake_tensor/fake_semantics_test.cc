@@ -316,6 +316,11 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   EXPECT_THAT(ErrorOf([&] { at::add(x, y); }), both);
   EXPECT_THAT(ErrorOf([&] { at::cat({x, y}); }), both);
   EXPECT_THAT(ErrorOf([&] { b->FromReal(x); }), both);
+  // A fake that somebody has left on a real tensor. One of the mode's own is taken as it is.
+  Tensor marked = at::ones({3}).requires_grad_();
+  marked.mutable_grad() = x;
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(ErrorOf([&] { b->FromReal(marked); }), both);
+  EXPECT_TRUE(a->FromReal(marked).grad().is_same(x));
   EXPECT_THROW(at::add(x, y), NotOurFake);
   EXPECT_THAT(ErrorOf([&] { x.set_data(y); }), both);
   EXPECT_THAT(ErrorOf([&] { a->FromReal(at::ones({3})).set_(y); }), both);
