@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -535,6 +536,31 @@ TEST(GroupFaults, RanksThatLeaveOneAfterTheOtherAreSilent) {
   std::ifstream file(errors);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()), "");
   std::remove(errors.c_str());
+}
+
+// Else the others end first, and the launcher ends this one before it has said what was wrong.
+TEST(GroupFaults, ARankThatLeavesForAReasonOfItsOwnIsNotHeldUpByTheOthers) {
+  for (const bool thrown : {false, true}) {
+    ForkedRanks ranks(3, [&](int rank) -> std::string {
+      Clock::time_point begin;
+      try {
+        GROUP_OR_RETURN(Quick(15'000));
+        if (rank > 0) {
+          // One that is left alone fails, and stays.
+          std::string text = thrown ? "stayed" : AllReduce(group);
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+          return text;
+        }
+        begin = Clock::now();
+        if (thrown) throw std::runtime_error("a reason");
+      } catch (const std::runtime_error&) {
+      }
+      // (The store would be kept for two seconds.)
+      return Clock::now() - begin < std::chrono::milliseconds(1900) ? "at once" : "late";
+    });
+    EXPECT_EQ(ranks.Result(0), "at once") << thrown;
+    for (const int rank : {1, 2}) EXPECT_THAT(ranks.Result(rank), HasSubstr(thrown ? "stayed" : "failed"));
+  }
 }
 
 TEST(GroupFaults, ExitWithACollectiveOutstanding) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -94,6 +95,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
   std::string difference;  // between ranks, once it is known
   uint64_t beat = 0;
   bool stop = false, stopped = false;
+  bool thrown = false;                // this rank leaves because of an exception, which is still to be told of
   uint64_t wanted = 0, answered = 0;  // readings of the others' reports
   std::vector<Report> reports;
   std::string store_error;  // of the newest talk with the store; empty if it went well
@@ -216,10 +218,9 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
     if (!complete && Clock::now() < answers_end) return;
     std::vector<std::string> texts;
     for (const auto& [rank, found] : differing) {
-      texts.push_back(found.first_text.empty()
-                          ? absl::StrCat("after the first ", found.same_until, ", and not later than the ", found.differs_at,
-                                         "th, rank 0 and rank ", rank, " ran different ones")
-                          : absl::StrCat("rank 0 ran ", found.first_text, ", rank ", rank, " ", found.second_text));
+      texts.push_back(found.first_text.empty() ? absl::StrCat("after the first ", found.same_until, ", and not later than the ",
+                                                              found.differs_at, "th, rank 0 and rank ", rank, " ran different ones")
+                                               : absl::StrCat("rank 0 ran ", found.first_text, ", rank ", rank, " ", found.second_text));
     }
     std::string text = absl::StrJoin(texts, "; ");
     Set(kDifferenceKey, text);
@@ -271,17 +272,19 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
 
   // Of rank 0, with which the store goes. Ranks that need it to see why this one failed are waited for until they have failed or left; when
   // this one leaves, until they ask no more, since c10d complains on standard error of a store that has gone. In both cases for a while.
+  // But once another has failed, nobody waits: it may be because this rank leaves, and what this one has to say of that comes first.
   void AwaitOthersEnd(bool failed) {
     const Clock::time_point latest = Clock::now() + (failed ? kLinger : kFarewell);
     try {
       while (Clock::now() < latest) {
         bool all_ended = true;
-        const std::vector<Report> all = failed ? ReadAll() : std::vector<Report>();
-        for (int rank = 1; rank < options.world_size && all_ended; ++rank) {
-          all_ended = failed ? !all[rank].end.empty() : store->check({GoneKey(rank)});
+        const std::vector<Report> all = ReadAll();
+        for (int rank = 1; rank < options.world_size; ++rank) {
+          if (!failed && all[rank].end == "failed") return;
+          all_ended = all_ended && (failed ? !all[rank].end.empty() : store->check({GoneKey(rank)}));
         }
         if (all_ended) return;
-        std::this_thread::sleep_for(Milliseconds(20));
+        std::this_thread::sleep_for(Milliseconds(5));
       }
     } catch (const std::exception&) {
       // The store is of no more use.
@@ -322,7 +325,7 @@ struct GroupMonitor::Shared : std::enable_shared_from_this<GroupMonitor::Shared>
         changed.notify_all();
       }
       if (!last_time) continue;
-      const bool linger = options.rank == 0 && broken.empty(), failed = end == "failed";
+      const bool failed = end == "failed", linger = options.rank == 0 && broken.empty() && (failed || !thrown);
       lock.unlock();
       if (linger) AwaitOthersEnd(failed);
       lock.lock();
@@ -346,6 +349,7 @@ GroupMonitor::~GroupMonitor() {
   std::unique_lock<std::mutex> lock(shared_->mutex);
   if (shared_->end.empty()) shared_->end = "left";
   shared_->stop = true;
+  shared_->thrown = std::uncaught_exceptions() > 0;
   shared_->describe = nullptr;
   shared_->changed.notify_all();
   const Milliseconds linger = shared_->options.rank != 0 ? Milliseconds(0) : shared_->end == "failed" ? kLinger : kFarewell;
