@@ -25,6 +25,9 @@ bool IsWhole(const KnownData& known, const FakeTensorImpl& fake) {
   return known.begin == 0 && known.real.nbytes() == fake.fake_storage_impl()->nbytes();
 }
 
+// Views of constants may be of any size; operators are run on so many elements of one at most.
+constexpr int64_t kMostElements = int64_t{1} << 16;
+
 // The values of the fakes in `value`; nothing if something isn't known. `any`: whether there is a fake. `whole`: as
 // ReplaceByKnown's.
 std::optional<IValue> Known(const IValue& value, bool whole, bool* any) {
@@ -35,7 +38,8 @@ std::optional<IValue> Known(const IValue& value, bool whole, bool* any) {
       if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
       return std::nullopt;
     }
-    if (!IsKnown(*fake) || (whole && !IsWhole(*fake->fake_storage_impl()->known(), *fake))) return std::nullopt;
+    if (!IsKnown(*fake) || fake->numel() > kMostElements || (whole && !IsWhole(*fake->fake_storage_impl()->known(), *fake)))
+      return std::nullopt;
     *any = true;
     return KnownValue(*fake);
   };

@@ -118,6 +118,23 @@ TEST_F(FakeConstantsTest, WhatLiesBesideAConstantIsUnknown) {
   EXPECT_TRUE(Unknown(x)) << "a write anywhere in the storage";
 }
 
+// Views of constants may be large; nothing is computed on those.
+TEST_F(FakeConstantsTest, LargeViewsAreNotComputedWith) {
+  const Tensor x = Make({1.0, 2.0});
+  const Tensor large = x.expand({int64_t{1} << 17, 2});
+  EXPECT_EQ(large[99][1].item<float>(), 2.0F);
+  ASSERT_TRUE(Unknown(large.sum()));
+  EXPECT_THROW(at::nonzero(large), DynamicOutputShape);
+  EXPECT_THROW(at::equal(large, large.alias()), DataDependentOutput);
+  EXPECT_EQ(x.expand({3, 2}).sum().item<float>(), 9.0F);
+  // More than any memory or patience.
+  const Tensor endless = x.select(0, 0).expand({int64_t{1} << 50});
+  EXPECT_TRUE(Unknown(endless.sum()));
+  EXPECT_TRUE(Unknown(at::dot(endless, endless)));
+  EXPECT_THROW(at::nonzero(endless), DynamicOutputShape);
+  EXPECT_EQ(endless[int64_t{1} << 40].item<float>(), 1.0F);
+}
+
 TEST_F(FakeConstantsTest, LargeOnesAreNotKept) {
   EXPECT_FALSE(Unknown(Make({1, 2, 3, 4, 5, 6, 7, 8})));
   EXPECT_TRUE(Unknown(Make({1, 2, 3, 4, 5, 6, 7, 8, 9})));
