@@ -1,6 +1,8 @@
 #include "fake_tensor/fake_cuda.h"
 
+#include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ATen/Context.h"
@@ -16,6 +18,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/nn/modules/linear.h"
+#include "torch/nn/modules/rnn.h"
 #include "torch/optim/adam.h"
 
 namespace ddpopt {
@@ -108,6 +111,55 @@ TEST_F(FakeCudaTest, ConvolutionAndNorms) {
   const auto grads = torch::autograd::grad({z}, {w});
   EXPECT_EQ(grads[0].device(), kCuda0);
   EXPECT_EQ(grads[0].sizes(), w.sizes());
+}
+
+// Cells for which CUDA has kernels of its own.
+TEST_F(FakeCudaTest, RecurrentLayers) {
+  ModeGuard guard(mode_);
+  const auto train = [](torch::nn::Module& module, const std::function<Tensor()>& forward, at::IntArrayRef sizes) {
+    module.to(kCuda0);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor y = forward();
+      EXPECT_EQ(y.sizes(), sizes);
+      EXPECT_EQ(y.device(), kCuda0);
+      y.sum().backward();
+    }
+    for (const Tensor& p : module.parameters()) {
+      ASSERT_TRUE(p.grad().defined());
+      EXPECT_EQ(p.grad().sizes(), p.sizes());
+      EXPECT_EQ(p.grad().device(), kCuda0);
+    }
+  };
+  const Tensor steps = at::ones({5, 2, 3}, kCuda0), x = at::ones({2, 3}, kCuda0);
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(3, 4).num_layers(2).bidirectional(true).dropout(0.1));
+  train(*lstm, [&] { return std::get<0>(lstm->forward(steps)); }, {5, 2, 8});
+  torch::nn::LSTM projected(torch::nn::LSTMOptions(3, 4).proj_size(2).bias(false));
+  train(*projected, [&] { return std::get<0>(projected->forward(steps)); }, {5, 2, 2});
+  torch::nn::GRU gru(torch::nn::GRUOptions(3, 4).batch_first(true));
+  train(*gru, [&] { return std::get<0>(gru->forward(steps)); }, {5, 2, 4});
+  torch::nn::GRU unbiased(torch::nn::GRUOptions(3, 4).bias(false));
+  train(*unbiased, [&] { return std::get<0>(unbiased->forward(steps)); }, {5, 2, 4});
+  torch::nn::LSTMCell lstm_cell(3, 4);
+  train(*lstm_cell, [&] { return std::get<1>(lstm_cell->forward(x)); }, {2, 4});
+  torch::nn::GRUCell gru_cell(3, 4);
+  train(*gru_cell, [&] { return gru_cell->forward(x); }, {2, 4});
+
+  const auto [hy, cy, workspace] =
+      at::_thnn_fused_lstm_cell(at::ones({2, 16}, kCuda0), at::ones({2, 16}, kCuda0), at::ones({4, 2}, kCuda0).t());
+  EXPECT_TRUE(hy.is_contiguous() && cy.is_contiguous());
+  EXPECT_EQ(workspace.sizes(), at::IntArrayRef({2, 16}));
+  EXPECT_THROW(at::_thnn_fused_lstm_cell(at::ones({2, 16}, kCuda0), at::ones({2, 16}, kCuda0), at::ones({2, 5}, kCuda0)), c10::Error);
+  EXPECT_THROW(at::_thnn_fused_gru_cell(at::ones({2, 12}), at::ones({2, 12}), at::ones({2, 4})), c10::Error) << "as on the real CPU";
+}
+
+// LibTorch asks first whether other libraries take the loss.
+TEST_F(FakeCudaTest, CtcLossIsRefusedAsOnTheCpu) {
+  ModeGuard guard(mode_);
+  for (const at::Device device : {kCuda0, at::Device(at::kCPU)}) {
+    const Tensor log_probs = at::ones({5, 2, 4}, device);
+    const Tensor targets = at::ones({2, 3}, at::TensorOptions(device).dtype(at::kLong));
+    EXPECT_THROW(at::ctc_loss(log_probs, targets, at::IntArrayRef{5, 5}, at::IntArrayRef{3, 3}), DynamicOutputShape) << device;
+  }
 }
 
 TEST_F(FakeCudaTest, ModulesMove) {

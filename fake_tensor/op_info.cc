@@ -64,6 +64,7 @@ OpInfo::Devices DevicesOf(absl::string_view name) {
       "_ctc_loss",
       "_ctc_loss_backward",
       "_use_cudnn_ctc_loss",
+      "_use_miopen_ctc_loss",
       "_cudnn_ctc_loss",
       "_pack_padded_sequence",
       "_pack_padded_sequence_backward",

@@ -215,6 +215,12 @@ std::tuple<Tensor, Tensor> CtcLossTensor(const Tensor& /*log_probs*/, const Tens
                               "a fake tensor doesn't have");
 }
 
+// Fake CUDA has neither cuDNN nor MIOpen.
+bool UseLibrarysCtcLoss(const Tensor& /*log_probs*/, const Tensor& /*targets*/, IntArrayRef /*input_lengths*/,
+                        IntArrayRef /*target_lengths*/, int64_t /*blank*/) {
+  return false;
+}
+
 void CheckCtcBackward(const Tensor& grad, const Tensor& log_probs, const Tensor& targets) {
   constexpr const char* kName = "_ctc_loss_backward";
   TORCH_CHECK(log_probs.dim() == 3, kName, ": log_probs must have 3 dimensions, not ", log_probs.sizes());
@@ -256,6 +262,8 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("nll_loss2d_forward.output", NllLoss2dForwardOut);
   m.impl("nll_loss2d_backward", NllLoss2dBackward);
   m.impl("nll_loss2d_backward.grad_input", OutOf<NllLoss2dBackwardContiguous>::Contiguous);
+  m.impl("_use_cudnn_ctc_loss", UseLibrarysCtcLoss);
+  m.impl_if_present("_use_miopen_ctc_loss", UseLibrarysCtcLoss);
   m.impl("_ctc_loss.Tensor", CtcLossTensor);
   m.impl("_ctc_loss_backward", CtcLossBackward);
   m.impl("_ctc_loss_backward.Tensor", CtcLossBackwardTensor);

@@ -1,4 +1,4 @@
-// oneDNN's LSTM layer, which LSTMs on the CPU reach below autograd.
+// What recurrent layers reach below autograd: oneDNN's LSTM layer on the CPU, fused cells on CUDA.
 
 #include <algorithm>
 #include <tuple>
@@ -73,9 +73,53 @@ RnnGrads RnnLayerBackward(const Tensor& input, const Tensor& weight_input, const
   return {grad(input), grad(weight_input), grad(weight_hidden), grad(bias_input), grad(bias_hidden), grad(hx), grad(cx)};
 }
 
+// Fused cells, of which only devices other than the CPU have kernels.
+void CheckCell(const char* name, const Tensor& input_gates, const Tensor& hidden_gates, const MaybeTensor& input_bias,
+               const MaybeTensor& hidden_bias, int64_t gates, const Tensor& hidden) {
+  TORCH_CHECK(!ClaimedDevice().is_cpu(), name, ": not on the CPU");
+  TORCH_CHECK(input_gates.dim() == 2 && hidden_gates.sizes() == input_gates.sizes(), name, ": gates of shapes ", input_gates.sizes(),
+              " and ", hidden_gates.sizes());
+  TORCH_CHECK(hidden.dim() == 2 && hidden.size(0) == input_gates.size(0) && gates * hidden.size(1) == input_gates.size(1), name,
+              ": a hidden state of shape ", hidden.sizes(), " for gates of shape ", input_gates.sizes());
+  for (const MaybeTensor* bias : {&input_bias, &hidden_bias}) {
+    TORCH_CHECK(!Given(*bias) || ((*bias)->dim() == 1 && (*bias)->size(0) == input_gates.size(1)), name, ": a bias of shape ",
+                Given(*bias) ? (*bias)->sizes() : IntArrayRef(), " for gates of shape ", input_gates.sizes());
+  }
+  TORCH_CHECK(Given(input_bias) == Given(hidden_bias), name, ": one bias of two");
+}
+
+Tensor BiasGrad(const Tensor& gates, bool has_bias) { return has_bias ? Empty({gates.size(1)}, gates.options()) : Tensor(); }
+
+std::tuple<Tensor, Tensor, Tensor> LstmCell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
+                                            const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+  CheckCell("_thnn_fused_lstm_cell", input_gates, hidden_gates, input_bias, hidden_bias, 4, cx);
+  return {EmptyContiguousLike(cx), EmptyContiguousLike(cx), EmptyContiguousLike(input_gates)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> LstmCellBackward(const MaybeTensor& grad_hy, const MaybeTensor& grad_cy, const Tensor& cx,
+                                                    const Tensor& /*cy*/, const Tensor& workspace, bool has_bias) {
+  if (!Given(grad_hy) && !Given(grad_cy)) return {};
+  return {EmptyContiguousLike(workspace), EmptyContiguousLike(cx), BiasGrad(workspace, has_bias)};
+}
+
+std::tuple<Tensor, Tensor> GruCell(const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx, const MaybeTensor& input_bias,
+                                   const MaybeTensor& hidden_bias) {
+  CheckCell("_thnn_fused_gru_cell", input_gates, hidden_gates, input_bias, hidden_bias, 3, hx);
+  return {EmptyContiguousLike(hx), Empty({hx.size(0), 5 * hx.size(1)}, hx.options())};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> GruCellBackward(const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
+  const Tensor gates = Empty({workspace.size(0), workspace.size(1) / 5 * 3}, workspace.options());
+  return {gates, EmptyContiguousLike(gates), EmptyContiguousLike(grad_hy), BiasGrad(gates, has_bias), BiasGrad(gates, has_bias)};
+}
+
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("mkldnn_rnn_layer", RnnLayer);
   m.impl("mkldnn_rnn_layer_backward", RnnLayerBackward);
+  m.impl("_thnn_fused_lstm_cell", LstmCell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", LstmCellBackward);
+  m.impl("_thnn_fused_gru_cell", GruCell);
+  m.impl("_thnn_fused_gru_cell_backward", GruCellBackward);
 }
 
 }  // namespace
