@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "ATen/ops/_conj.h"
+#include "ATen/ops/_neg_view.h"
 #include "ATen/ops/as_strided.h"
 #include "ATen/ops/clone.h"
+#include "ATen/ops/view_as_complex.h"
+#include "ATen/ops/view_as_real.h"
 #include "base/dispatch_keys.h"
 #include "c10/core/GradMode.h"
 #include "c10/core/InferenceMode.h"
@@ -29,12 +33,27 @@ bool Agree(const at::Tensor& fake, const at::Tensor& real) {
 at::Tensor ViewedBase(const at::Tensor& real) {
   if (real.is_inference() || !real.is_view()) return at::Tensor();
   const at::Tensor base(real._base());
-  if (base.dtype() != real.dtype() || base.device() != real.device() || base.is_conj() != real.is_conj() ||
-      base.is_neg() != real.is_neg() || base.is_inference() || !base.has_storage() ||
+  if (base.device() != real.device() || base.is_inference() || !base.has_storage() ||
       base.storage().unsafeGetStorageImpl() != real.storage().unsafeGetStorageImpl()) {
     return at::Tensor();
   }
   return base;
+}
+
+// A view of `base` with the geometry of `real`, through views that autograd knows: of parts of complex numbers, the conjugate, the
+// negative. Undefined if there is none.
+at::Tensor ViewLike(const at::Tensor& base, const at::Tensor& real) {
+  at::Tensor view = base;
+  if (base.is_complex() && real.scalar_type() == c10::toRealValueType(base.scalar_type())) {
+    view = at::view_as_real(base.is_conj() ? at::_conj(base) : base);
+  } else if (real.is_complex() && base.scalar_type() == c10::toRealValueType(real.scalar_type())) {
+    if (base.is_neg()) view = at::_neg_view(base);
+    view = at::view_as_complex(view.as_strided({static_cast<int64_t>(base.storage().nbytes() / real.itemsize()), 2}, {2, 1}, 0));
+  }
+  if (view.scalar_type() != real.scalar_type()) return at::Tensor();
+  if (view.is_conj() != real.is_conj()) view = at::_conj(view);
+  if (view.is_neg() != real.is_neg()) view = at::_neg_view(view);
+  return view.as_strided(real.sizes(), real.strides(), real.storage_offset());
 }
 
 }  // namespace
@@ -55,6 +74,7 @@ c10::Storage Converter::StorageOf(const at::Tensor& real) {
     storages_.erase(found);
   }
   c10::Storage fake = FakeStorageImpl::OfSize(real.storage().nbytes(), real.device());
+  if (!real.storage().resizable()) fake.unsafeGetStorageImpl()->set_resizable(false);
   storages_.emplace(key, StorageEntry{real.storage().getWeakStorageImpl(), fake.getWeakStorageImpl()});
   return fake;
 }
@@ -84,9 +104,11 @@ at::Tensor Converter::Make(FakeTensorMode& mode, const at::Tensor& real) {
     // Versions and gradients go through the base as on real views.
     const at::Tensor fake_base = FromReal(mode, base);
     c10::AutoGradMode grad(!base.requires_grad() || real.requires_grad());
-    if (fake_base.storage().nbytes() == real.storage().nbytes()) {
-      fake = fake_base.as_strided(real.sizes(), real.strides(), real.storage_offset());
-    }
+    if (fake_base.storage().nbytes() == real.storage().nbytes()) fake = ViewLike(fake_base, real);
+    // Writes to some views are refused for the way in which these were made.
+    const auto* from = torch::autograd::impl::get_view_autograd_meta(real);
+    auto* to = fake.defined() ? torch::autograd::impl::get_view_autograd_meta(fake) : nullptr;
+    if (from != nullptr && from->has_bw_view() && to != nullptr && to->has_bw_view()) to->set_creation_meta(from->get_creation_meta());
   }
   if (!fake.defined()) {
     auto impl = c10::make_intrusive<FakeTensorImpl>(StorageOf(real), real.device(), real.dtype(), mode.shared_from_this());

@@ -101,6 +101,59 @@ TEST_F(FakeSemanticsTest, ChangesOfAFakeDoNotReachTheMemo) {
   EXPECT_EQ(mode_->FromReal(other).sizes(), other.sizes());
 }
 
+TEST_F(FakeSemanticsTest, ViewsOfPartsOfComplexNumbersAreBoundToThem) {
+  const Tensor complex = at::ones({2, 3}, at::kComplexFloat);
+  const Tensor pairs = at::ones({3, 2});
+  struct Case {
+    Tensor base, view;
+  };
+  for (const Case& c :
+       {Case{complex, at::view_as_real(complex)}, Case{complex, at::imag(complex.conj()).t()},
+        Case{complex, at::real(complex).select(0, 1)}, Case{complex, complex.conj().slice(1, 1)}, Case{pairs, at::view_as_complex(pairs)},
+        Case{pairs, at::view_as_complex(pairs).conj().slice(0, 1)}, Case{pairs, at::_neg_view(pairs).t()}}) {
+    const Tensor base = mode_->FromReal(c.base), view = mode_->FromReal(c.view);
+    ASSERT_TRUE(view.is_view());
+    EXPECT_TRUE(view._base().is_same(base));
+    EXPECT_EQ(StorageOf(view), StorageOf(base));
+    EXPECT_EQ(c10::str(view.dtype(), view.sizes(), view.strides(), view.storage_offset(), view.is_conj(), view.is_neg()),
+              c10::str(c.view.dtype(), c.view.sizes(), c.view.strides(), c.view.storage_offset(), c.view.is_conj(), c.view.is_neg()));
+    const auto version = base._version();
+    view.add_(1);
+    EXPECT_EQ(base._version(), version + 1);
+  }
+}
+
+// A fake refuses the writes that the real view refuses because of how it was made.
+TEST_F(FakeSemanticsTest, HowAViewWasMadeIsKept) {
+  const Tensor leaf = at::ones({2, 3}).requires_grad_();
+  const auto views = [&]() -> std::vector<Tensor> {
+    const Tensor inner = leaf * 2;
+    const Tensor one = inner.unbind()[1], chunk = at::split(inner, 1)[0], plain = inner.select(0, 0);
+    const at::NoGradGuard no_grad;
+    const Tensor without = inner.select(0, 0);
+    const c10::InferenceMode inference;
+    return {one, chunk, plain, without, inner.select(0, 1)};
+  };
+  const std::vector<Tensor> reals = views();
+  std::vector<Tensor> fakes;
+  for (const Tensor& real : reals) fakes.push_back(mode_->FromReal(real));
+  for (std::size_t i = 0; i < reals.size(); ++i) {
+    EXPECT_EQ(ErrorOf([&] { fakes[i].add_(1); }) == "no error", ErrorOf([&] { reals[i].add_(1); }) == "no error") << i;
+  }
+}
+
+TEST_F(FakeSemanticsTest, StoragesThatCannotGrowCannotAsFakes) {
+  std::vector<float> data(4);
+  const Tensor real = at::from_blob(data.data(), {4});
+  const Tensor fake = mode_->FromReal(real);
+  for (const Tensor& x : {real, fake}) {
+    Tensor out = x;
+    EXPECT_THAT(ErrorOf([&] { x.resize_({5}); }), HasSubstr("not resizable"));
+    EXPECT_THAT(ErrorOf([&] { at::cat_out(out, {x, x}); }), Not(HasSubstr("no error")));
+    EXPECT_THAT(ErrorOf([&] { x.resize_({2}); }), HasSubstr("no error"));
+  }
+}
+
 // The same sizes say nothing of whose memory it is.
 TEST_F(FakeSemanticsTest, AnotherStorageOfTheSameSizeIsNoHit) {
   const Tensor a = at::ones({3}), b = at::ones({3});

@@ -46,7 +46,10 @@ c10::Storage FakeStorageImpl::MetaOfSize(std::size_t nbytes) {
 }
 
 const c10::Storage& FakeStorageImpl::meta() {
-  if (!meta_) meta_ = MetaOfSize(nbytes());
+  if (!meta_) {
+    meta_ = MetaOfSize(nbytes());
+    if (!resizable()) meta_.unsafeGetStorageImpl()->set_resizable(false);
+  }
   return meta_;
 }
 
