@@ -810,6 +810,7 @@ TORCH_LIBRARY(fake_semantics_test, m) {
   m.def("ruleless(Tensor self) -> Tensor");
   m.def("viewing(Tensor(a) self) -> Tensor(a)");
   m.def("drawing(Tensor self, Generator? generator=None) -> Tensor", {at::Tag::nondeterministic_seeded});
+  m.def("drawing_untagged(Tensor self, Generator? generator=None) -> Tensor");
   m.def("composed(Tensor self) -> Tensor", [](const Tensor& self) { return self + at::ones({3}); });
 }
 int real_calls = 0;
@@ -819,6 +820,9 @@ TORCH_LIBRARY_IMPL(fake_semantics_test, CPU, m) {
     return at::cat({self, self}).t().contiguous().t();
   });
   m.impl("viewing", [](const Tensor& self) { return self.t(); });
+  m.impl("drawing_untagged", [](const Tensor& self, const std::optional<at::Generator>& generator) {
+    return at::rand(self.sizes(), generator) + at::rand(self.sizes());
+  });
   m.impl("drawing", [](const Tensor& self, const std::optional<at::Generator>& generator) { return at::rand(self.sizes(), generator); });
 }
 Tensor Call(const char* name, const Tensor& x) {
@@ -859,6 +863,10 @@ TEST_F(FakeSemanticsTest, TheFallbackRunsTheRealKernelOnZeros) {
                            .typed<Tensor(const Tensor&, const std::optional<at::Generator>&)>();
   EXPECT_TRUE(IsFake(drawing.call(x, std::nullopt)));
   EXPECT_TRUE(IsFake(drawing.call(mode->FromReal(at::ones({5})), own)));
+  const auto untagged = c10::Dispatcher::singleton()
+                            .findSchemaOrThrow("fake_semantics_test::drawing_untagged", "")
+                            .typed<Tensor(const Tensor&, const std::optional<at::Generator>&)>();
+  EXPECT_TRUE(IsFake(untagged.call(x, own)));
   EXPECT_TRUE(at::equal(generator.get_state(), state));
   EXPECT_TRUE(at::equal(own.get_state(), own_state));
 }

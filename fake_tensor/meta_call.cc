@@ -220,8 +220,8 @@ void MetaCall::RunOnZeros(torch::jit::Stack* stack) {
   Convert(stack->data() + (stack->size() - num_args), num_args, /*zeros=*/true);
   if (!devices_.Result().is_cpu()) ThrowNoRule(op_, absl::StrCat("the fallback runs on the CPU, not on ", devices_.Result().str()));
   {
-    std::optional<GeneratorGuard> keep;
-    if (info_.random) keep.emplace();
+    // Whatever its tags say, it may draw.
+    const GeneratorGuard keep;
     op_.callBoxed(stack);
   }
   Finish(stack);
@@ -297,9 +297,9 @@ void MetaCall::Convert(IValue* args, std::size_t num_args, bool zeros) {
   }
   if (!zeros) {
     for (const std::size_t i : info_.dropped_args) args[i] = IValue();
-  } else if (info_.random) {
+  } else {
     // Nobody's generator advances.
-    for (const std::size_t i : info_.dropped_args) {
+    for (std::size_t i = 0; i < num_args; ++i) {
       if (args[i].isGenerator()) args[i] = at::Generator(args[i].toGenerator().clone());
     }
   }
