@@ -254,7 +254,9 @@ class DeferredInit::Tape final : public CallRecorder {
   absl::flat_hash_map<StorageKey, Real> real_;
 };
 
-DeferredInit::DeferredInit() : mode_(FakeTensorMode::Create()), tape_(std::make_shared<Tape>()) { mode_->RecordCalls(tape_); }
+DeferredInit::DeferredInit(std::source_location made_at) : mode_(FakeTensorMode::Create({}, made_at)), tape_(std::make_shared<Tape>()) {
+  mode_->RecordCalls(tape_);
+}
 
 DeferredInit::~DeferredInit() { mode_->RecordCalls({}); }
 

@@ -20,6 +20,7 @@
 // Not for several threads at once.
 
 #include <memory>
+#include <source_location>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,7 @@ namespace ddpopt {
 
 class DeferredInit {
  public:
-  DeferredInit();
+  explicit DeferredInit(std::source_location made_at = std::source_location::current());
   // What isn't real by then stays fake.
   ~DeferredInit();
   DeferredInit(const DeferredInit&) = delete;

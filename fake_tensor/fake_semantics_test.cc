@@ -366,6 +366,8 @@ TEST_F(FakeSemanticsTest, TwoModesAreNamed) {
   const Tensor x = a->FromReal(at::ones({3}));
   const Tensor y = b->FromReal(at::ones({3}));
   const auto both = AllOf(HasSubstr(a->Description()), HasSubstr(b->Description()), HasSubstr("'first'"), HasSubstr("'second'"));
+  EXPECT_THAT(a->Description(), ::testing::MatchesRegex("FakeTensorMode [0-9]+ \\('first', made at .*fake_semantics_test.cc:[0-9]+\\)"));
+  EXPECT_THAT(FakeTensorMode::Create()->Description(), HasSubstr(c10::str("fake_semantics_test.cc:", __LINE__)));
   EXPECT_THAT(ErrorOf([&] { at::add(x, y); }), both);
   EXPECT_THAT(ErrorOf([&] { at::cat({x, y}); }), both);
   EXPECT_THAT(ErrorOf([&] { b->FromReal(x); }), both);

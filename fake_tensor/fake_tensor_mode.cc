@@ -1,6 +1,8 @@
 #include "fake_tensor/fake_tensor_mode.h"
 
 #include <atomic>
+#include <source_location>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -601,14 +603,14 @@ void HandleWithoutMode(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
 
 }  // namespace
 
-FakeTensorMode::FakeTensorMode(FakeTensorModeOptions options)
-    : options_(std::move(options)), number_(++modes_made), state_(std::make_unique<State>(options_.cache_limit)) {}
+FakeTensorMode::FakeTensorMode(FakeTensorModeOptions options, std::source_location made_at)
+    : options_(std::move(options)), made_at_(made_at), number_(++modes_made), state_(std::make_unique<State>(options_.cache_limit)) {}
 FakeTensorMode::~FakeTensorMode() = default;
 
-std::shared_ptr<FakeTensorMode> FakeTensorMode::Create(FakeTensorModeOptions options) {
+std::shared_ptr<FakeTensorMode> FakeTensorMode::Create(FakeTensorModeOptions options, std::source_location made_at) {
   ResolveRules();
   SetFallbackHandler(Level::kPostAutograd, &HandleWithoutMode);
-  return std::shared_ptr<FakeTensorMode>(new FakeTensorMode(std::move(options)));
+  return std::shared_ptr<FakeTensorMode>(new FakeTensorMode(std::move(options), made_at));
 }
 
 at::Tensor FakeTensorMode::FromReal(const at::Tensor& real) { return state_->converter.FromReal(*this, real); }
@@ -680,7 +682,8 @@ void FakeTensorMode::ClearCache() {
 }
 
 std::string FakeTensorMode::Description() const {
-  return absl::StrCat("FakeTensorMode ", number_, options_.label.empty() ? "" : absl::StrCat(" ('", options_.label, "')"));
+  return absl::StrCat("FakeTensorMode ", number_, " (", options_.label.empty() ? "" : absl::StrCat("'", options_.label, "', "), "made at ",
+                      made_at_.file_name(), ":", made_at_.line(), ")");
 }
 
 void FakeTensorMode::RecordCalls(std::weak_ptr<CallRecorder> recorder) { state_->recorder = std::move(recorder); }

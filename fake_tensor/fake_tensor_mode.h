@@ -37,6 +37,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 
 #include "ATen/core/Tensor.h"
@@ -73,7 +74,9 @@ struct FakeCacheInfo {
 
 class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTensorMode> {
  public:
-  static std::shared_ptr<FakeTensorMode> Create(FakeTensorModeOptions options = {});
+  // Errors in which modes meet tell where each was made.
+  static std::shared_ptr<FakeTensorMode> Create(FakeTensorModeOptions options = {},
+                                                std::source_location made_at = std::source_location::current());
   ~FakeTensorMode() override;
 
   // The fake of a real tensor; the same real tensor gives the same fake (tied parameters stay tied) while both have the same metadata; views
@@ -93,7 +96,7 @@ class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTens
   void ClearCache();
 
   const FakeTensorModeOptions& options() const { return options_; }
-  // "FakeTensorMode 3 ('label')".
+  // "FakeTensorMode 3 ('label', made at net/plan.cc:12)".
   std::string Description() const;
 
   // Mode:
@@ -103,13 +106,14 @@ class FakeTensorMode : public Mode, public std::enable_shared_from_this<FakeTens
 
  private:
   friend class DeferredInit;
-  explicit FakeTensorMode(FakeTensorModeOptions options);
+  FakeTensorMode(FakeTensorModeOptions options, std::source_location made_at);
   // Shows it every operator from now on, as long as it lives.
   void RecordCalls(std::weak_ptr<CallRecorder> recorder);
   struct State;
   class Call;
 
   FakeTensorModeOptions options_;
+  std::source_location made_at_;
   int64_t number_;
   std::unique_ptr<State> state_;
 };
