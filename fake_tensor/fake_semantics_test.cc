@@ -1,10 +1,12 @@
 // What fake tensors are, beside single operators: conversion, memory, autograd, modes that meet, what stays untouched.
 
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ATen/CPUGeneratorImpl.h"
@@ -463,6 +465,97 @@ TEST_F(FakeSemanticsTest, NothingFakeIsLeftOnRealTensors) {
   at::autocast::clear_cache();
   EXPECT_FALSE(w.grad().defined());
   EXPECT_FALSE(IsFake(at::mm(w, w)));
+}
+
+// To autograd a view that an operator made of a real tensor is one of that tensor: what is written to it would count as a write to the real
+// one, and give it a history.
+TEST_F(FakeSemanticsTest, ViewsOfRealTensorsAreNotWrittenTo) {
+  const auto mode = With([](FakeTensorModeOptions& o) { o.allow_non_fake_inputs = true; });
+  const Tensor x = mode->FromReal(at::ones({4}).requires_grad_());
+  const Tensor buffer = at::ones({3, 4}), weight = at::ones({3, 4}).requires_grad_();
+  const std::vector<std::pair<const char*, std::function<void(const Tensor&)>>> writes = {
+      {"select", [](const Tensor& t) { t.select(0, 0).add_(1); }},
+      {"history", [&](const Tensor& t) { t.select(0, 0).copy_(x * 2); }},
+      {"detach", [](const Tensor& t) { t.detach().mul_(2); }},
+      {"view of a view",
+       [](const Tensor& t) {
+         t.t().slice(0, 1).view({3, 3, 1}).zero_();
+       }},
+      {"one of several", [](const Tensor& t) { t.unbind()[1].fill_(3); }},
+      {"copy of a view", [](const Tensor& t) { t.view(-1).variable_data().add_(1); }},
+      {"list", [](const Tensor& t) { at::_foreach_add_({t.t()}, 1); }},
+      {"out",
+       [](const Tensor& t) {
+         Tensor out = t.t();
+         at::ones_out(out, {4, 3});
+       }},
+      {"statistics",
+       [](const Tensor& t) {
+         at::native_batch_norm(at::ones({2, 4, 3}), {}, {}, t.select(0, 0), t.select(0, 1), true, 0.1, 1e-5);
+       }},
+      {"metadata", [](const Tensor& t) { t.select(0, 0).unsqueeze_(0); }},
+  };
+  for (const Tensor& real : {buffer, weight}) {
+    const auto version = real._version();
+    for (const auto& [name, write] : writes) {
+      for (int pass = 0; pass < 2; ++pass) {
+        const at::AutoGradMode grad(!real.requires_grad());
+        const ModeGuard guard(mode);
+        EXPECT_THAT(ErrorOf([&] { write(real); }), AllOf(HasSubstr("view of a real tensor"), HasSubstr("written to"))) << name;
+        EXPECT_EQ(real._version(), version) << name;
+      }
+    }
+    EXPECT_TRUE(real.is_leaf());
+  }
+  EXPECT_FALSE(buffer.requires_grad());
+  // Reading them is what is allowed, and a fake that was asked for is the caller's.
+  const ModeGuard guard(mode);
+  EXPECT_EQ(at::mm(at::ones({2, 4}), buffer.t()).sizes(), at::IntArrayRef({2, 3}));
+  buffer.t().clone().add_(1);
+  mode->FromReal(buffer).select(0, 0).add_(1);
+}
+
+// A real graph given a fake gradient, and one mode's graph given another's.
+TEST_F(FakeSemanticsTest, BackwardLeavesNoFakeGradientOnRealLeaves) {
+  const auto allowing = With([](FakeTensorModeOptions& o) { o.allow_non_fake_inputs = true; });
+  const auto leaves = AllOf(HasSubstr("fake gradient"), HasSubstr("real tensor"), HasSubstr("[3]"));
+  for (const auto& mode : {mode_, allowing}) {
+    const Tensor gradient = mode->FromReal(at::ones({3})), expanded = mode->FromReal(at::ones({1})).expand({3});
+    for (const bool pushed : {false, true}) {
+      for (const bool has_grad : {false, true}) {
+        for (const Tensor& g : {gradient, expanded}) {
+          const Tensor w = at::ones({3}).requires_grad_();
+          if (has_grad) w.mutable_grad() = at::ones({3});
+          const auto version = has_grad ? w.grad()._version() : 0;
+          const Tensor y = w.view({3}), z = w.view({3});
+          {
+            std::optional<ModeGuard> guard;
+            if (pushed) guard.emplace(mode);
+            EXPECT_THAT(ErrorOf([&] { y.backward(g); }), HasSubstr("real tensor"));
+            EXPECT_THAT(ErrorOf([&] { z.backward(g, false, /*create_graph=*/true); }), HasSubstr("real tensor"));
+          }
+          ASSERT_EQ(w.grad().defined(), has_grad);
+          EXPECT_FALSE(IsFake(w.grad()));
+          EXPECT_EQ(has_grad ? w.grad()._version() : 0, version);
+        }
+      }
+    }
+    const Tensor w = at::ones({3}).requires_grad_();
+    EXPECT_THAT(ErrorOf([&] { w.view({3}).backward(gradient); }), leaves);
+    EXPECT_TRUE(IsFake(torch::autograd::grad({w.view({3})}, {w}, {gradient})[0])) << "the caller's own";
+  }
+  {
+    const Tensor w = at::ones({3}).requires_grad_();
+    const Tensor loss = w.sum();
+    const at::NoGradGuard no_grad;
+    const ModeGuard guard(allowing);
+    EXPECT_THAT(ErrorOf([&] { loss.backward(); }), leaves);
+    EXPECT_FALSE(w.grad().defined());
+  }
+  const Tensor of_mine = mode_->FromReal(at::ones({3}).requires_grad_());
+  EXPECT_THAT(ErrorOf([&] { of_mine.view({3}).backward(allowing->FromReal(at::ones({3}))); }),
+              AllOf(HasSubstr(mode_->Description()), HasSubstr(allowing->Description())));
+  EXPECT_FALSE(of_mine.grad().defined());
 }
 
 // A training step of a module's twin over fakes of its parameters and buffers, under autocast, whole and broken off at every stage.

@@ -79,9 +79,10 @@ FakeTensorImpl::ViewKind FakeTensorImpl::KindOfView(FakeTensorImpl& base, c10::T
 }
 
 c10::intrusive_ptr<FakeTensorImpl> FakeTensorImpl::View(ViewKind kind, caffe2::TypeMeta dtype) const {
-  if (kind == ViewKind::kAsBase) return c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype, mode_);
-  auto view = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype, mode_);
+  auto view = kind == ViewKind::kAsBase ? c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, key_set(), dtype, mode_)
+                                        : c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype, mode_);
   if (kind == ViewKind::kCounting) view->key_set_ = key_set();
+  view->views_real_ = views_real_;
   return view;
 }
 
@@ -129,6 +130,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(cons
                                                                             bool allow_tensor_metadata_change) const {
   auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), version_counter, allow_tensor_metadata_change);
+  copy->views_real_ = views_real_;
   return copy;
 }
 
@@ -136,6 +138,7 @@ c10::intrusive_ptr<c10::TensorImpl> FakeTensorImpl::shallow_copy_and_detach(c10:
                                                                             bool allow_tensor_metadata_change) const {
   auto copy = c10::make_intrusive<FakeTensorImpl>(storage_, *device_opt_, dtype(), mode_);
   copy_tensor_metadata(this, copy.get(), std::move(version_counter), allow_tensor_metadata_change);
+  copy->views_real_ = views_real_;
   return copy;
 }
 
@@ -163,6 +166,7 @@ void FakeTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>
   }
   copy_tensor_metadata(fake, this, version_counter(), allow_tensor_metadata_change());
   mode_ = fake->mode_;
+  views_real_ = fake->views_real_;
 }
 
 }  // namespace ddpopt

@@ -86,6 +86,10 @@ class FakeTensorImpl final : public c10::TensorImpl {
   }
 
   const std::shared_ptr<FakeTensorMode>& mode() const { return mode_; }
+  // Whether an operator made it as a view of a real tensor, which was converted for it. To autograd the real tensor is its base: a write
+  // would change that one's version and history. Views and copies of it are the same.
+  bool views_real() const { return views_real_; }
+  void set_views_real() { views_real_ = true; }
   const c10::Storage& fake_storage() const { return storage_; }
   FakeStorageImpl* fake_storage_impl() const { return static_cast<FakeStorageImpl*>(storage_.unsafeGetStorageImpl()); }
   // A meta tensor over the meta storage, seen as this tensor sees it.
@@ -113,6 +117,7 @@ class FakeTensorImpl final : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override { return "ddpopt::FakeTensorImpl"; }
 
   std::shared_ptr<FakeTensorMode> mode_;
+  bool views_real_ = false;
 };
 
 }  // namespace ddpopt

@@ -31,6 +31,8 @@
 #include "fake_tensor/meta_call.h"
 #include "fake_tensor/op_info.h"
 #include "fake_tensor/rules.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/accumulate_grad.h"
 #include "torch/csrc/autograd/graph_task.h"
 
 namespace ddpopt {
@@ -97,6 +99,7 @@ class FakeTensorMode::Call {
   bool is_composite() const { return info_.way == OpInfo::Way::kComposite; }
 
   void Run() {
+    CheckGradient();
     if (info_.way != OpInfo::Way::kRule && info_.way != OpInfo::Way::kNoRule && info_.way != OpInfo::Way::kPassThrough) CheckModes();
     switch (info_.way) {
       case OpInfo::Way::kPassThrough: {
@@ -139,16 +142,14 @@ class FakeTensorMode::Call {
     torch::jit::Stack values;
     if (follow_constants) values.assign(stack_->begin() + static_cast<std::ptrdiff_t>(first_), stack_->end());
     // Writes end what is known of data; those that build a torch::tensor() step by step add to it.
-    if (info_.makes == OpInfo::Makes::kFill) {
-      KeepFill();
-    } else {
-      ForgetWritten();
-    }
+    NoteWritten();
+    if (info_.makes == OpInfo::Makes::kFill) KeepFill();
     std::optional<c10::Scalar> number;
     if (info_.makes == OpInfo::Makes::kScalarTensor) number = (*stack_)[first_].toScalar();
 
     if (!FromCache(*key)) Compute(*key);
 
+    if (!converted_.empty() && info_.returns_views) MarkViewsOfReals();
     if (info_.makes != OpInfo::Makes::kNothing && info_.makes != OpInfo::Makes::kFill) Begin(number);
     if (follow_constants) FollowConstants(std::move(values));
   }
@@ -358,12 +359,18 @@ class FakeTensorMode::Call {
     return !flag.isBool() || flag.toBool();
   }
 
-  void ForgetWritten() {
-    if (info_.writes_metadata_only) return;
+  void NoteWritten() {
+    const bool forget = !info_.writes_metadata_only && info_.makes != OpInfo::Makes::kFill;
     for (std::size_t i = 0; i < num_args_; ++i) {
       if (!Writes(i)) continue;
-      ForEachTensor((*stack_)[first_ + i], [](const at::Tensor& tensor) {
-        if (const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor)) fake->fake_storage_impl()->Forget();
+      ForEachTensor((*stack_)[first_ + i], [&](const at::Tensor& tensor) {
+        const FakeTensorImpl* fake = FakeTensorImpl::Of(tensor);
+        if (fake == nullptr) return;
+        if (fake->views_real()) {
+          Throw<NotOurFake>(NameOf(op_), ": argument ", i, " ('", ArgName(op_, i), "', ", Describe(tensor),
+                            ") is a view of a real tensor, and would be written to. Convert that one with FakeTensorMode::FromReal");
+        }
+        if (forget) fake->fake_storage_impl()->Forget();
       });
     }
   }
@@ -455,6 +462,36 @@ class FakeTensorMode::Call {
                       mode_.Description());
   }
 
+  // What a backward pass is about to keep as a tensor's gradient.
+  void CheckGradient() const {
+    if (torch::autograd::get_current_graph_task_id() < 0) return;
+    const auto node = torch::autograd::get_current_node();
+    if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return;
+    const at::Tensor& leaf = static_cast<const torch::autograd::AccumulateGrad&>(*node).variable;
+    const FakeTensorImpl* fake = FakeTensorImpl::Of(leaf);
+    if (fake == nullptr) {
+      Throw<NotOurFake>(NameOf(op_), ": a backward pass would leave a fake gradient, of ", mode_.Description(), ", on a real tensor (",
+                        Describe(leaf), ")");
+    }
+    if (fake->mode().get() != &mode_) {
+      Throw<NotOurFake>(NameOf(op_), ": a backward pass would leave a gradient of ", mode_.Description(), " on a fake tensor (",
+                        Describe(leaf), ") of another mode, ", fake->mode()->Description());
+    }
+  }
+
+  // The results that are views of operands which were real.
+  void MarkViewsOfReals() {
+    for (std::size_t i = first_; i < stack_->size(); ++i) {
+      ForEachTensor((*stack_)[i], [&](const at::Tensor& result) {
+        FakeTensorImpl* view = FakeTensorImpl::Of(result);
+        if (view == nullptr) return;
+        for (const at::Tensor& of : converted_) {
+          if (!of.is_same(result) && FakeTensorImpl::Of(of)->fake_storage_impl() == view->fake_storage_impl()) view->set_views_real();
+        }
+      });
+    }
+  }
+
   // Real tensors become fakes, or are refused.
   void ConvertReals() {
     for (std::size_t i = 0; i < num_args_; ++i) {
@@ -487,7 +524,7 @@ class FakeTensorMode::Call {
     return impl->is_wrapped_number() && tensor.device().is_cpu() && !impl->key_set().has(kPostAutogradKey);
   }
 
-  at::Tensor Convert(const at::Tensor& tensor, std::size_t index) const {
+  at::Tensor Convert(const at::Tensor& tensor, std::size_t index) {
     const auto name = [&] { return absl::StrCat(NameOf(op_), ": argument ", index, " ('", ArgName(op_, index), "'"); };
     if (tensor.unsafeGetTensorImpl()->key_set().has(kPostAutogradKey)) {
       Throw<NotOurFake>(name(), ", ", Describe(tensor), ") is a real tensor that was given a fake tensor's data (set_data)");
@@ -500,7 +537,10 @@ class FakeTensorMode::Call {
         // (What it keeps, autocast converts with gradients on.)
         why = "that requires grad: a backward pass would leave a fake gradient on it, autocast a fake copy in its cache";
       }
-      if (why == nullptr) return mode_.FromReal(tensor);
+      if (why == nullptr) {
+        converted_.push_back(mode_.FromReal(tensor));
+        return converted_.back();
+      }
       Throw<NotOurFake>(name(), ", ", Describe(tensor), ") is a real tensor ", why, ". Convert it with FakeTensorMode::FromReal");
     }
     std::string kind = "real tensor";
@@ -523,6 +563,7 @@ class FakeTensorMode::Call {
   std::size_t num_args_;
   std::size_t first_;
   bool changed_metadata_ = false;
+  std::vector<at::Tensor> converted_;  // fakes of real operands
 };
 
 namespace {

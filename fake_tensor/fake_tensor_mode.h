@@ -20,15 +20,15 @@
 // Errors are those of fake_errors.h, or what the real operator would throw.
 //
 // Constants. A tensor of at most `constant_limit` elements on the CPU that is made from numbers under the mode (torch::tensor({1, 2}),
-// scalars, aten::lift, FromConstant) keeps its values, through views, detach() and operators on such tensors alone; random operators lose
-// them. A write through any alias ends them. torch::tensor() of a std::vector writes to memory that a fake doesn't have, and throws: make it
-// outside and use FromConstant.
+// scalars, aten::lift, FromConstant) keeps its values, through views, detach() and operators on such tensors alone; random operators and
+// those on views of more than 65,536 elements lose them. A write through any alias ends them. torch::tensor() of a std::vector writes to
+// memory that a fake doesn't have, and throws: make it outside and use FromConstant.
 //
 // equal() of a tensor with itself is true, as if it held no NaN, unless its elements are known.
 //
 // Random operators draw nothing: no generator, default or given, advances. Reading data (data_ptr, printing, saving) is an error.
 // A real tensor's fake takes over requires_grad, leafness and grad; nothing fake is left on a real tensor: one that would get a gradient or
-// be written to is refused even if allow_non_fake_inputs.
+// be written to, itself or through a view, is refused even if allow_non_fake_inputs. (What retain_grad() keeps isn't looked at.)
 //
 // A mode may be used by one thread at a time, and by the threads on which autograd runs a backward pass for it.
 
