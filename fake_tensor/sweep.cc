@@ -23,11 +23,11 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// Shape, strides where they matter, offset, dtype, device, requires_grad.
+// Shape, strides unless there are no elements, offset, dtype, device, requires_grad.
 std::string Meta(const Tensor& t) {
   if (!t.defined()) return "undefined";
   std::vector<std::string> strides;
-  for (int64_t i = 0; i < t.dim(); ++i) strides.push_back(t.size(i) <= 1 || t.numel() == 0 ? "_" : absl::StrCat(t.stride(i)));
+  for (int64_t i = 0; i < t.dim(); ++i) strides.push_back(t.numel() == 0 ? "_" : absl::StrCat(t.stride(i)));
   return absl::StrCat(c10::toString(t.scalar_type()), "[", absl::StrJoin(t.sizes(), ","), "] strides (", absl::StrJoin(strides, ","),
                       ") at ", t.storage_offset(), " of ", t.storage().nbytes(), " bytes, ", t.device().str(),
                       t.requires_grad() ? ", grad" : "", t.is_leaf() ? "" : ", history");

@@ -50,7 +50,7 @@ Tensor& HardtanhOut(const Tensor& self, const Scalar& min, const Scalar& max, Te
   return at::clamp_out(out, self, min.toDouble(), max.toDouble());
 }
 Tensor Hardtanh(const Tensor& self, const Scalar& min, const Scalar& max) {
-  Tensor out = Empty({0}, self.options());
+  Tensor out = at::empty_like(self);
   return HardtanhOut(self, min, max, out);
 }
 Tensor& HardtanhInPlace(Tensor& self, const Scalar& min, const Scalar& max) { return HardtanhOut(self, min, max, self); }

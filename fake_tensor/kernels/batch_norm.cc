@@ -52,15 +52,14 @@ bool AllContiguous(const Tensor& input, const Tensor& out, std::initializer_list
   return contiguous;
 }
 
-// In the input's memory format. The kernel for contiguous tensors takes any that fits, even where sizes of 1 leave open which it is.
+// In the input's memory format. Where sizes of 1 leave open which it is, the kernel for contiguous tensors takes the first that fits.
 Tensor EmptyInFormat(const Tensor& input, std::initializer_list<const MaybeTensor*> tensors) {
   at::MemoryFormat format = input.suggest_memory_format();
-  bool contiguous = true;
+  bool contiguous = Fits(input);
   for (const MaybeTensor* tensor : tensors) contiguous &= !Given(*tensor) || (*tensor)->is_contiguous();
-  if (contiguous && format == at::MemoryFormat::Contiguous && !input.is_contiguous()) {
-    for (const at::MemoryFormat last : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
-      if (input.is_contiguous(last)) format = last;
-    }
+  if (contiguous) {
+    const at::MemoryFormat last = input.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+    format = input.is_contiguous() ? at::MemoryFormat::Contiguous : last;
   }
   return Empty(input.sizes(), input.options(), format);
 }

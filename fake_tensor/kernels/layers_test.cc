@@ -136,7 +136,8 @@ std::vector<SweepCase> Convolutions() {
 std::vector<SweepCase> Norms() {
   std::vector<SweepCase> cases;
   const auto batch = [&](const char* name, const char* op, Tensor input, at::ScalarType dtype, std::vector<c10::IValue> rest) {
-    std::vector<c10::IValue> args = {input, As(dtype, F({4})), As(dtype, F({4})), NoGrad({4}, dtype), NoGrad({4}, dtype)};
+    const int64_t c = input.size(1);
+    std::vector<c10::IValue> args = {input, As(dtype, F({c})), As(dtype, F({c})), NoGrad({c}, dtype), NoGrad({c}, dtype)};
     args.insert(args.end(), rest.begin(), rest.end());
     return OpCase(name, op, std::move(args));
   };
@@ -144,6 +145,9 @@ std::vector<SweepCase> Norms() {
   cases.push_back(batch("batch_norm_eval", "aten::native_batch_norm", T(F({2, 4, 3, 3})), at::kFloat, {false, 0.1, 1e-5}));
   // A transposed input gives a contiguous result.
   cases.push_back(batch("batch_norm_transposed", "aten::native_batch_norm", T(F({2, 3, 4})), at::kFloat, {true, 0.1, 1e-5}));
+  // Sizes of 1, which leave the memory format open.
+  cases.push_back(batch("batch_norm_open_format", "aten::native_batch_norm", ChannelsLast({2, 1, 1, 2}), at::kFloat, {true, 0.1, 1e-5}));
+  cases.push_back(batch("batch_norm_open_format_eval", "aten::native_batch_norm", ChannelsLast({1, 3, 1, 1}), at::kFloat, {false, 0.1, 1e-5}));
   cases.push_back(batch("batch_norm_mixed", "aten::native_batch_norm", AsBFloat16(F({2, 4, 3})), at::kFloat, {true, 0.1, 1e-5}));
   cases.push_back(Rejected(batch("batch_norm_double", "aten::native_batch_norm", F({2, 4, 3}), at::kDouble, {true, 0.1, 1e-5})));
   cases.push_back(Rejected(batch("batch_norm_empty", "aten::native_batch_norm", F({0, 4, 3}), at::kFloat, {true, 0.1, 1e-5})));

@@ -75,6 +75,7 @@ std::vector<SweepCase> Activations() {
       Rejected(OpCase("relu_bool_in_place", "aten::relu_", {Bool({3})})),
       Rejected(OpCase("relu_out_dtype", "aten::relu.out", {NoGrad({3})}, {{"out", NoGrad({3}, at::kHalf)}})),
       OpCase("hardtanh", "aten::hardtanh", {ChannelsLast({2, 3, 4, 4}), -1, 1}),
+      OpCase("hardtanh_one_row", "aten::hardtanh", {NoGrad({2, 1, 3}).transpose(0, 1), -1, 1}),
       OpCase("hardtanh_int", "aten::hardtanh", {Long({3}), -0.5, 1.5}),
       OpCase("hardtanh_out", "aten::hardtanh.out", {T(NoGrad({4, 3})), -1, 1}, {{"out", NoGrad({0})}}),
       Rejected(OpCase("hardtanh_complex_limit", "aten::hardtanh", {NoGrad({3}), -1, c10::complex<double>(1, 1)})),
