@@ -25,6 +25,7 @@
 #include "fake_tensor/fake_kernels.h"
 #include "fake_tensor/kernels/converted.h"
 #include "fake_tensor/kernels/dtypes.h"
+#include "fake_tensor/kernels/onednn.h"
 #include "fake_tensor/kernels/shapes.h"
 
 namespace ddpopt::kernels {
@@ -167,10 +168,11 @@ void CheckGeluBackward(const Tensor& grad, const Tensor& self, c10::string_view 
   if (!ClaimedDevice().is_cpu() || approximate != "none" || self.numel() <= 1 || !self.is_contiguous()) return;
   if (!at::globalContext().userEnabledMkldnn()) return;
   const at::ScalarType type = self.scalar_type();
-  if (type != at::kFloat && type != at::kBFloat16) return;
+  if (!OneDnnComputes(type)) return;
   TORCH_CHECK(grad.sizes() == self.sizes(), "gelu_backward: grad_output of shape ", grad.sizes(), " for an input of ", self.sizes());
   RequireDtype("gelu_backward", grad.scalar_type(),
-               Dtypes{at::kFloat, at::kBFloat16, at::kByte, at::kChar} | (type == at::kFloat ? Dtypes{at::kHalf} : Dtypes{}));
+               Dtypes{at::kFloat, at::kBFloat16, at::kByte, at::kChar} |
+                   (type == at::kFloat || OneDnnComputes(at::kHalf) ? Dtypes{at::kHalf} : Dtypes{}));
 }
 Tensor GeluBackward(const Tensor& grad, const Tensor& self, c10::string_view approximate) {
   const at::ScalarType common = at::result_type(grad, self);

@@ -16,6 +16,7 @@
 #include "fake_tensor/fake_kernel.h"
 #include "fake_tensor/kernels/dtypes.h"
 #include "fake_tensor/kernels/native_convolution.h"
+#include "fake_tensor/kernels/onednn.h"
 #include "fake_tensor/kernels/shapes.h"
 
 namespace ddpopt::kernels {
@@ -104,8 +105,8 @@ bool UsesOneDnn(const Tensor& input, const Tensor& weight, const Call& call) {
     big_output_padding |= window.output_padding[i] >= window.stride[i];
   }
   if ((call.transposed && big_output_padding) || !at::globalContext().userEnabledMkldnn()) return false;
-  if (input.scalar_type() == at::kBFloat16) return true;
-  if (input.scalar_type() != at::kFloat) return false;
+  if (!OneDnnComputes(input.scalar_type())) return false;
+  if (input.scalar_type() != at::kFloat) return true;
   const auto last = [](const Tensor& t, int64_t i) { return t.size(t.dim() - i); };
   const bool worthwhile =
       strided || dilated || input.size(0) >= 16 || last(weight, 1) != 1 || last(weight, 2) != 1 || at::get_num_threads() > 1;
@@ -153,8 +154,8 @@ void CheckOneDnnGrad(const Tensor& grad_output, const Tensor& input, const Tenso
   TORCH_CHECK(fits, "convolution_backward: grad_output has shape ", grad_output.sizes(), " for an input of ", input.sizes());
 }
 
-// What oneDNN computes gradients of, on processors with AVX-512: each product has its own list of dtypes there, and doesn't look at the
-// third tensor's. The input is of Float or BFloat16.
+// What oneDNN computes gradients of: each product has its own list of dtypes there, and doesn't look at the third tensor's. The input is of
+// a dtype that it computes.
 void CheckOneDnnDtypes(const Tensor& grad_output, const Tensor& input, const Tensor& weight, bool transposed,
                        const std::array<bool, 3>& output_mask) {
   const at::ScalarType grad = grad_output.scalar_type();
@@ -162,16 +163,21 @@ void CheckOneDnnDtypes(const Tensor& grad_output, const Tensor& input, const Ten
     TORCH_CHECK(grad == input.scalar_type(), "convolution_backward: grad_output is ", grad, ", the input ", input.scalar_type());
   }
   if (!output_mask[0]) return;
-  constexpr Dtypes kBoth = {at::kFloat, at::kBFloat16};
   if (transposed) {
-    TORCH_CHECK(grad == weight.scalar_type() && kBoth.Has(grad), "convolution_backward: grad_output is ", grad, ", the weight ",
+    TORCH_CHECK(grad == weight.scalar_type() && OneDnnComputes(grad), "convolution_backward: grad_output is ", grad, ", the weight ",
                 weight.scalar_type());
     return;
   }
-  const Dtypes weights = grad == at::kFloat      ? kBoth | Dtypes{at::kHalf, at::kByte, at::kChar}
-                         : grad == at::kBFloat16 ? kBoth | Dtypes{at::kByte, at::kChar}
-                         : grad == at::kChar     ? kBoth | Dtypes{at::kChar}
-                                                 : Dtypes{};
+  constexpr Dtypes kBoth = {at::kFloat, at::kBFloat16}, kBytes = {at::kByte, at::kChar}, kNone = {};
+  const Dtypes half = OneDnnComputes(at::kHalf) ? Dtypes{at::kHalf} : kNone;
+  Dtypes weights = kNone;
+  if (grad == at::kFloat) {
+    weights = kBoth | kBytes | Dtypes{at::kHalf};
+  } else if (grad == at::kBFloat16 || grad == at::kHalf) {
+    if (OneDnnComputes(grad)) weights = kBoth | kBytes | half;
+  } else if (grad == at::kChar) {
+    weights = Dtypes{at::kFloat, at::kChar} | (OneDnnComputes(at::kBFloat16) ? Dtypes{at::kBFloat16} : kNone);
+  }
   RequireDtype("convolution_backward", weight.scalar_type(), weights);
 }
 

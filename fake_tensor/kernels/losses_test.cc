@@ -150,6 +150,8 @@ std::vector<SweepCase> Recurrent() {
   cases.push_back(layer("lstm_wide", 20, 10, 16, 64, at::kFloat, 2));
   cases.push_back(layer("lstm_wider", 20, 10, 16, 128, at::kFloat, 2));
   cases.push_back(layer("lstm_bfloat16", 20, 10, 16, 64, at::kBFloat16, 2));
+  // Of halves there is no training, on any processor.
+  cases.push_back(Rejected(layer("lstm_half", 5, 2, 3, 4, at::kHalf, 2)));
   cases.push_back(Rejected(layer("gru", 5, 2, 3, 4, at::kFloat, 3)));
   cases.push_back(Rejected(layer("lstm_double", 5, 2, 3, 4, at::kDouble, 2)));
   cases.push_back(OpCase("lstm", "aten::lstm.input",

@@ -6,6 +6,7 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
 #include "fake_tensor/fake_kernels.h"
+#include "fake_tensor/kernels/onednn.h"
 #include "fake_tensor/kernels/shapes.h"
 
 namespace ddpopt::kernels {
@@ -51,7 +52,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> RnnLayer(const Tensor& input, const T
   constexpr const char* kName = "mkldnn_rnn_layer";
   TORCH_CHECK(mode == kLstm, kName, ": only LSTMs (mode 2) are there, not mode ", mode);
   TORCH_CHECK(input.dim() == 3, kName, ": an input of 3 dimensions is wanted, not ", input.sizes());
-  TORCH_CHECK(input.scalar_type() == at::kFloat || input.scalar_type() == at::kBFloat16, kName, ": not for ", input.scalar_type());
+  // Halves only where nothing is kept for a backward.
+  TORCH_CHECK(OneDnnComputes(input.scalar_type()) && (input.scalar_type() != at::kHalf || !at::GradMode::is_enabled()), kName, ": not for ",
+              input.scalar_type());
   TORCH_CHECK(input.size(0) > 0 && input.size(1) > 0 && hidden_size > 0, kName, ": an empty sequence, ", input.sizes());
   // Kept for a backward only.
   Tensor workspace;
