@@ -6,6 +6,7 @@
 
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
+#include "ATen/core/Generator.h"
 #include "ATen/core/List.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -41,7 +42,8 @@ enum Tag : uint64_t {
   kSameTensor,
   kWrapped,
   kUndefined,
-  kScalars
+  kScalars,
+  kGenerator
 };
 
 uint64_t Bits(double value) {
@@ -157,7 +159,8 @@ void CallKey::Add(const IValue& value, bool value_irrelevant) {
       }
     }
   } else if (value.isGenerator()) {
-    words_.push_back(kNone);  // random operators draw nothing here
+    // Random operators draw nothing here, but look where the generator is.
+    words_.push_back(value.isPtrType() ? kGenerator | DeviceWord(value.toGenerator().device()) << 8 : kNone);
   } else {
     Bypass("argument of an unusual kind");
   }
@@ -213,8 +216,7 @@ bool CachedTensor::operator==(const CachedTensor& other) const {
   if (kind != other.kind || index != other.index) return false;
   if (kind == Kind::kUndefined || kind == Kind::kInput) return true;
   return conj == other.conj && neg == other.neg && wrapped_number == other.wrapped_number && view_kind == other.view_kind &&
-         dtype == other.dtype &&
-         device == other.device && offset == other.offset && sizes == other.sizes && strides == other.strides;
+         dtype == other.dtype && device == other.device && offset == other.offset && sizes == other.sizes && strides == other.strides;
 }
 
 bool CachedCall::operator==(const CachedCall& other) const {

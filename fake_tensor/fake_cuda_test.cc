@@ -3,8 +3,10 @@
 #include <functional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Context.h"
 #include "ATen/Functions.h"
 #include "ATen/TensorOperators.h"
@@ -95,11 +97,66 @@ TEST_F(FakeCudaTest, SeveralDevices) {
   }
   EXPECT_THROW(at::mm(weights[0], weights[1]), FakeDeviceMismatch);
   EXPECT_EQ(at::ones({1}, at::Device(at::kCUDA)).device(), kCuda0) << "the thread's device is what it was";
-  // Without gradients any will do.
-  const at::Device beyond(at::kCUDA, 8);
-  const Tensor y = at::ones({2}, beyond);
-  EXPECT_EQ((y + y).device(), beyond);
-  EXPECT_THROW((y.detach().requires_grad_() * 2).sum().backward(), c10::Error);
+  for (int pass = 0; pass < 2; ++pass) {
+    try {
+      at::ones({2}).to(at::Device(at::kCUDA, 8));
+      FAIL();
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(ExceptionMessage(error), ::testing::AllOf(HasSubstr("there is no cuda:8"), HasSubstr("cuda:7")));
+    }
+    EXPECT_THROW(at::ones({2}, at::Device(at::kCUDA, 8)), c10::Error);
+  }
+}
+
+// Kernels draw from a generator of their own device, also where the cache has the answer of another.
+TEST_F(FakeCudaTest, GeneratorsOfOtherDevices) {
+  struct CudaGenerator final : c10::GeneratorImpl {
+    CudaGenerator() : GeneratorImpl(kCuda0, c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
+    void set_current_seed(uint64_t /*seed*/) override {}
+    void set_offset(uint64_t /*offset*/) override {}
+    uint64_t get_offset() const override { return 0; }
+    uint64_t current_seed() const override { return 0; }
+    uint64_t seed() override { return 0; }
+    void set_state(const c10::TensorImpl& /*state*/) override {}
+    c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return nullptr; }
+    c10::GeneratorImpl* clone_impl() const override { return new CudaGenerator(); }
+  };
+  const at::Generator cuda = at::make_generator<CudaGenerator>(), cpu = at::make_generator<at::CPUGeneratorImpl>(1);
+  const std::pair<const char*, void (*)(const Tensor&, const at::Generator&)> draws[] = {
+      {"normal_", [](const Tensor& x, const at::Generator& g) { x.normal_(0, 1, g); }},
+      {"bernoulli", [](const Tensor& x, const at::Generator& g) { at::bernoulli(x, g); }},
+      {"multinomial", [](const Tensor& x, const at::Generator& g) { at::multinomial(x, 1, true, g); }},
+      {"poisson", [](const Tensor& x, const at::Generator& g) { at::poisson(x, g); }},
+      {"rand", [](const Tensor& x, const at::Generator& g) { at::rand({2}, g, x.options()); }},
+      {"randn", [](const Tensor& x, const at::Generator& g) { at::randn({2}, g, x.options()); }},
+      {"randint", [](const Tensor& x, const at::Generator& g) { at::randint(0, 5, {2}, g, x.options()); }},
+      {"randperm", [](const Tensor& x, const at::Generator& g) { at::randperm(5, g, x.options()); }},
+  };
+  ModeGuard guard(mode_);
+  for (const auto& [name, draw] : draws) {
+    for (int pass = 0; pass < 2; ++pass) {
+      draw(at::ones({2}), cpu);
+      draw(at::ones({2}), at::Generator());
+      draw(at::ones({2}, kCuda0), cuda);
+      for (const bool on_cuda : {false, true}) {
+        try {
+          draw(at::ones({2}, on_cuda ? kCuda0 : at::Device(at::kCPU)), on_cuda ? cpu : cuda);
+          ADD_FAILURE() << name;
+        } catch (const c10::Error& error) {
+          EXPECT_THAT(ExceptionMessage(error), HasSubstr(on_cuda ? "Expected a 'cuda' device type for generator but found 'cpu'"
+                                                                 : "Expected a 'cpu' device type for generator but found 'cuda'"))
+              << name;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FakeCudaTest, EqualIsForOneDevice) {
+  ModeGuard guard(mode_);
+  EXPECT_FALSE(at::equal(at::ones({2}, kCuda0), at::ones({3}, kCuda0)));
+  EXPECT_THROW(at::equal(at::ones({2}, kCuda0), at::ones({3})), FakeDeviceMismatch);
+  EXPECT_THROW(at::equal(at::ones({2}, kCuda0), at::ones({})), FakeDeviceMismatch);
 }
 
 TEST_F(FakeCudaTest, ConvolutionAndNorms) {

@@ -42,6 +42,9 @@ void CheckInBounds(const at::Tensor& view) {
               " are out of bounds for storage of size ", view.storage().nbytes());
 }
 
+// (An undefined one can't be taken out.)
+bool IsDefinedGenerator(const IValue& value) { return value.isGenerator() && value.isPtrType(); }
+
 // A number that takes part in type promotion. (alpha, beta, value, weight don't.)
 bool Counts(const std::string& name) {
   return name == "self" || name == "other" || name == "exponent" || name == "min" || name == "max" || name == "x" || name == "n";
@@ -231,6 +234,11 @@ void MetaCall::Finish(torch::jit::Stack* stack) {
   for (const Input& input : inputs_) {
     if (input.impl == nullptr) continue;
     if (!input.written) {
+      // slow_conv_transpose2d gives its input a batch.
+      if (input.inner.sizes() != input.impl->sizes()) {
+        input.impl->set_sizes_and_strides(input.inner.sizes(), input.inner.strides(), input.inner.storage_offset());
+        changed_metadata_ = true;
+      }
       // Another tensor that took over its memory may have resized it.
       if (!zeros_) changed_metadata_ |= input.impl->fake_storage_impl()->TakeSizeOfMeta();
       continue;
@@ -295,14 +303,24 @@ void MetaCall::Convert(IValue* args, std::size_t num_args, bool zeros) {
       args[i] = c10::Device(c10::kMeta);
     }
   }
+  for (const std::size_t i : info_.dropped_args) {
+    if (IsDefinedGenerator(args[i])) CheckGenerator(args[i].toGenerator());
+  }
   if (!zeros) {
     for (const std::size_t i : info_.dropped_args) args[i] = IValue();
   } else {
     // Nobody's generator advances.
     for (std::size_t i = 0; i < num_args; ++i) {
-      if (args[i].isGenerator()) args[i] = at::Generator(args[i].toGenerator().clone());
+      if (IsDefinedGenerator(args[i])) args[i] = at::Generator(args[i].toGenerator().clone());
     }
   }
+}
+
+// Kernels draw from generators of their own device. (Those of the meta device don't draw.)
+void MetaCall::CheckGenerator(const at::Generator& generator) const {
+  const c10::DeviceType device = devices_.Result().type();
+  TORCH_CHECK(device == c10::kMeta || generator.device().type() == device, NameOf(op_), ": Expected a '", device,
+              "' device type for generator but found '", generator.device().type(), "'");
 }
 
 at::Tensor MetaCall::ToInner(const at::Tensor& tensor, std::size_t index, bool zeros) {

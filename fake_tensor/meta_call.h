@@ -51,6 +51,7 @@ class MetaCall {
 
   // The arguments as the kernel wants them. `zeros`: real tensors instead of meta ones.
   void Convert(c10::IValue* args, std::size_t num_args, bool zeros);
+  void CheckGenerator(const at::Generator& generator) const;
   at::Tensor ToInner(const at::Tensor& tensor, std::size_t index, bool zeros);
   c10::Storage InnerStorage(const FakeTensorImpl& impl, bool zeros);
   // The rule or LibTorch's Meta kernel.

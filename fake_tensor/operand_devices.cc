@@ -1,8 +1,20 @@
 #include "fake_tensor/operand_devices.h"
 
+#include "ATen/detail/CUDAHooksInterface.h"
+#include "c10/core/impl/DeviceGuardImplInterface.h"
+#include "c10/util/Exception.h"
 #include "fake_tensor/fake_errors.h"
 
 namespace ddpopt {
+namespace {
+
+// Those of EnableFakeCuda, which has guards of devices without a GPU; 0 without it. Of other CUDA devices any may be named.
+int FakeCudaDevices() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA) || at::detail::getCUDAHooks().getNumGPUs() != 0) return 0;
+  return c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount();
+}
+
+}  // namespace
 
 c10::Device Indexed(c10::Device device) {
   if (device.has_index() || device.is_cpu() || device.is_meta()) return device;
@@ -31,11 +43,19 @@ void OperandDevices::Add(const at::Tensor& operand, std::size_t index) {
       }
       Refuse(operand, index);
     case OpInfo::Devices::kOne:
+      if (op_.schema().name() == "aten::equal") Refuse(operand, index);
       if (operand.dim() == 0 && device.is_cpu()) return;
       if (!weak_) Refuse(operand, index);
       device_ = device;
       weak_ = false;
   }
+}
+
+void OperandDevices::Set(c10::Device device) {
+  named_ = Indexed(device);
+  const int devices = device.is_cuda() ? FakeCudaDevices() : 0;
+  TORCH_CHECK(devices == 0 || named_->index() < devices, NameOf(op_), ": there is no ", *named_,
+              ": fake CUDA (EnableFakeCuda) has the devices cuda:0 to cuda:", devices - 1);
 }
 
 void OperandDevices::CheckWritten(const at::Tensor& operand, std::size_t index) const {

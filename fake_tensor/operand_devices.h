@@ -22,8 +22,8 @@ class OperandDevices {
 
   // Argument `index` of the schema is or holds this operand. Throws FakeDeviceMismatch.
   void Add(const at::Tensor& operand, std::size_t index);
-  // The call names a device itself.
-  void Set(c10::Device device) { named_ = Indexed(device); }
+  // The call names a device itself. Throws for one that fake CUDA doesn't have.
+  void Set(c10::Device device);
   // After all operands: that what is written to is where the results are. Throws FakeDeviceMismatch.
   void CheckWritten(const at::Tensor& operand, std::size_t index) const;
   // The results'; the CPU if nothing says otherwise.
