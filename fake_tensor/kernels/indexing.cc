@@ -158,9 +158,13 @@ std::pair<Tensor, Tensor> WithSlice(const Tensor& self, int64_t dim, const Tenso
   sizes[dim] = 1;
   return {Empty({1}, index.options()), Empty(sizes, source.options())};
 }
-// Nothing is added along a dimension of size 0, into which no index could point.
+// Nothing is done along a dimension of size 0, into which no index could point.
 bool IsNothing(const Tensor& self, int64_t dim, const Tensor& index) {
   return index.dim() <= 1 && index.numel() == 0 && self.dim() > 0 && self.size(dim) == 0;
+}
+// Where something is only added, and in several dimensions, the indices aren't looked at then.
+bool AddsNothing(const Tensor& self, int64_t dim, const Tensor& index) {
+  return IsNothing(self, dim, index) || (index.dim() <= 1 && self.dim() > 1 && self.size(dim) == 0);
 }
 Tensor WithSize(const Tensor& tensor, int64_t dim, int64_t size) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -174,12 +178,12 @@ void CheckApart(const Tensor& out, const Tensor& index, const Tensor& source) {
 }
 
 Tensor IndexAdd(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
-  if (IsNothing(self, dim, index)) return WithSize(IndexAdd(WithSize(self, dim, 1), dim, index, source, alpha), dim, 0);
+  if (AddsNothing(self, dim, index)) return WithSize(IndexAdd(WithSize(self, dim, 1), dim, index, source, alpha), dim, 0);
   const auto [one, slice] = WithSlice(self, dim, index, source);
   return at::index_add(self, dim, one, slice, alpha);
 }
 Tensor& IndexAddInPlace(Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
-  if (IsNothing(self, dim, index)) {
+  if (AddsNothing(self, dim, index)) {
     IndexAdd(self, dim, index, source, alpha);
   } else {
     const auto [one, slice] = WithSlice(self, dim, index, source);
@@ -189,7 +193,7 @@ Tensor& IndexAddInPlace(Tensor& self, int64_t dim, const Tensor& index, const Te
   return self;
 }
 Tensor& IndexAddOut(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha, Tensor& out) {
-  if (IsNothing(self, dim, index)) {
+  if (AddsNothing(self, dim, index)) {
     const Tensor result = IndexAdd(self, dim, index, source, alpha);
     TORCH_CHECK(out.scalar_type() == result.scalar_type(), "index_add: out= must be ", result.scalar_type(), ", not ", out.scalar_type());
     at::native::resize_output(out, result.sizes());
