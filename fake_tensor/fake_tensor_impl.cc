@@ -21,12 +21,29 @@ c10::DispatchKeySet KeysFor(c10::Device device) {
   return c10::DispatchKeySet({c10::computeDispatchKey(std::nullopt, c10::kStrided, device), kPostAutogradKey});
 }
 
+// Fakes grow by operators, which change the meta twin. Where LibTorch resizes a tensor itself, it asks here first.
+class NoAllocator final : public c10::Allocator {
+ public:
+  at::DataPtr allocate(std::size_t bytes) override {
+    TORCH_CHECK(bytes == 0,
+                "a fake tensor can't be resized but by an operator: an out= tensor with lazy conjugation or negation must have "
+                "the result's shape, or be resolved before (resolve_conj(), resolve_neg())");
+    return {nullptr, c10::Device(c10::kMeta)};
+  }
+  void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {}
+};
+
+c10::Allocator* TheAllocator() {
+  static NoAllocator& allocator = *new NoAllocator();
+  return &allocator;
+}
+
 c10::SymInt Bytes(std::size_t nbytes) { return c10::SymInt(static_cast<int64_t>(nbytes)); }
 
 }  // namespace
 
 FakeStorageImpl::FakeStorageImpl(std::size_t nbytes, c10::Device device)
-    : c10::StorageImpl(use_byte_size_t(), Bytes(nbytes), at::DataPtr(nullptr, device), c10::GetAllocator(c10::kMeta), /*resizable=*/true) {
+    : c10::StorageImpl(use_byte_size_t(), Bytes(nbytes), at::DataPtr(nullptr, device), TheAllocator(), /*resizable=*/true) {
   release_data_and_set_meta_custom_data_ptr_error_msg_(kNoData);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
@@ -88,7 +89,11 @@ TEST(OutDtypesTest, EveryDtypeOfEveryOut) {
             const Outcome fake = Fake(mode, *call);
             if (fake.kind == Outcome::Kind::kDataDependent) continue;
             const std::string difference = ::ddpopt::testing::Difference(real, fake);
-            if (difference.empty()) continue;
+            // The refusal of fakes' own that cross_ref/README.md tells of.
+            const bool returns_another = real.results.size() == 1 && real.results[0].same < 0;
+            if (difference.empty() || (returns_another && absl::StrContains(fake.error, "returns another tensor than the one to write to"))) {
+              continue;
+            }
             differences[c10::toString(op.operator_name())].push_back(absl::StrCat(call->ToString(), ", seed ", seed, ": ", difference));
           }
         }

@@ -12,21 +12,13 @@
 namespace ddpopt::cross_ref {
 namespace {
 
-// Operators of which //tools:cross_ref --unfinished has found a call that a fake answers differently, without "aten::". Known of them:
-// kernels that hand back another tensor than the one to write to (_add_relu*), which LibTorch's layers above a fake don't pass on; that give
-// an operand another shape (slow_conv_transpose2d, of an input without a batch); that grow a tensor which is lazily conjugated (addbmm_,
-// resize_as_): LibTorch then resizes the fake itself; that ask whether a gradient is contiguous whose memory format sizes of 1 leave open
-// (convolution_backward, transposed).
+// Operators of which //tools:cross_ref --unfinished has found a call that a fake answers differently, without "aten::". There are none.
 constexpr char kUnfinished[] = R"(
-_add_relu.out _add_relu_.Scalar _add_relu_.Tensor addbmm_ convolution_backward convolution_backward.out
-resize_as_ slow_conv_transpose2d slow_conv_transpose2d.out
 )";
 
 }  // namespace
 
-std::vector<std::string> UnfinishedOperators() {
-  return absl::StrSplit(kUnfinished, absl::ByAnyChar(" \n"), absl::SkipEmpty());
-}
+std::vector<std::string> UnfinishedOperators() { return absl::StrSplit(kUnfinished, absl::ByAnyChar(" \n"), absl::SkipEmpty()); }
 
 bool IsUnfinished(const std::string& name, const std::string& overload) {
   static const auto& all = *[] {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/_add_relu.h"
+#include "ATen/ops/add.h"
 #include "ATen/ops/full.h"
 #include "base/status.h"
 #include "fake_tensor/fake_tensor_mode.h"
@@ -105,6 +107,41 @@ TEST(DataDependentTest, ShapesThatDependOnDataAreRefused) {
 TEST(DataDependentTest, ChecksComeFirst) {
   EXPECT_THAT(Refusal("aten::linalg_lstsq", "", {NoGrad({4, 3}), NoGrad({3, 2})}, {0, 1}), HasSubstr("rows"));
   EXPECT_THAT(Refusal("aten::masked_select", "", {NoGrad({3}), NoGrad({4}, at::kBool)}, {0, 1}), HasSubstr("must match"));
+}
+
+// What fakes refuse since LibTorch's layers above them would lose it.
+std::string RefusalOf(void (*call)()) {
+  const ModeGuard guard(FakeTensorMode::Create());
+  return std::string(CatchAsStatus("call", call).message());
+}
+
+void AddReluInto(at::ScalarType dtype) {
+  at::Tensor out = NoGrad({3}, dtype);
+  at::_add_relu_out(out, NoGrad({3}, at::kInt), NoGrad({3}, at::kInt));
+}
+
+TEST(DataDependentTest, ResultsThatAreNotTheTensorToWriteToAreRefused) {
+  EXPECT_THAT(RefusalOf([] { AddReluInto(at::kFloat); }), HasSubstr("returns another tensor"));
+  EXPECT_EQ(RefusalOf([] { AddReluInto(at::kInt); }), "");
+  EXPECT_THAT(RefusalOf([] {
+                at::Tensor self = NoGrad({3}, at::kInt);
+                at::_add_relu_(self, Long({3}));
+              }),
+              HasSubstr("returns another tensor"));
+}
+
+// LibTorch resizes those itself.
+TEST(DataDependentTest, LazilyConjugatedOutMustHaveTheShape) {
+  EXPECT_THAT(RefusalOf([] {
+                at::Tensor out = NoGrad({1}, at::kComplexFloat).conj();
+                at::add_out(out, NoGrad({3}, at::kComplexFloat), NoGrad({3}));
+              }),
+              HasSubstr("resolve_conj()"));
+  EXPECT_EQ(RefusalOf([] {
+              at::Tensor out = NoGrad({4}, at::kComplexFloat).conj();
+              at::add_out(out, NoGrad({3}, at::kComplexFloat), NoGrad({3}));
+            }),
+            "");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ATen/native/Resize.h"
 #include "ATen/ops/resize.h"
 #include "fake_tensor/fake_kernel.h"
 #include "fake_tensor/kernels/dtypes.h"
@@ -154,14 +155,17 @@ bool IsDilated(const ConvolutionWindow& window) {
   return std::any_of(window.dilation.begin(), window.dilation.end(), [](int64_t value) { return value != 1; });
 }
 
-// Of an input without a batch the result has none either if the input had to be copied; else the kernel gives the input itself a batch of one,
-// which this doesn't, and forgets to take it away.
+// The kernel gives an input without a batch one of a single image. Of one that had to be copied nobody sees it; else it is the operand
+// itself, which keeps the batch, and so does the result.
 Tensor Transposed2d(const char* name, const Tensor& input, const Tensor& weight, const MaybeTensor& bias, const ConvolutionWindow& window) {
   Sizes sizes = TransposedOutput(name, input, weight, bias, window);
   CheckDtypes(name, input, weight);
   const MemoryFormat format = NativeConvolutionFormat(input, weight);
-  if (sizes.size() == 3 && input.is_contiguous(format)) sizes.insert(sizes.begin(), 1);
   TORCH_CHECK(input.dim() == 4 || format == MemoryFormat::Contiguous, name, ": channels-last is for batched inputs");
+  if (sizes.size() == 3 && input.is_contiguous()) {
+    sizes.insert(sizes.begin(), 1);
+    input.resize_({1, input.size(0), input.size(1), input.size(2)});
+  }
   return Empty(sizes, input.options(), format);
 }
 
@@ -253,11 +257,14 @@ ConvolutionGrads NativeConvolutionBackward(const Tensor& grad_output, const Tens
     input.view({input.size(0), input.size(1), -1});  // takes the input for its columns
   }
   if (output_mask[1]) {
-    const MemoryFormat weight_format = flat && !transposed && !dilated ? weight.suggest_memory_format() : format;
+    const MemoryFormat weight_format = flat && (transposed || !dilated) ? weight.suggest_memory_format() : format;
     std::get<1>(grads) = Empty(weight.sizes(), grad_output.options(), weight_format);
     TORCH_CHECK(std::get<1>(grads).is_contiguous(format), name, ": the weight's gradient isn't laid out as the input");
   }
   if (output_mask[2]) {
+    // Sums are added up, and those of bools are integers.
+    TORCH_CHECK(!dilated || transposed || grad_output.scalar_type() != at::kBool, name, ": not implemented for ",
+                grad_output.scalar_type());
     TORCH_CHECK(grad_output.dim() >= (flat ? 4 : 5), name, ": grad_output has shape ", grad_output.sizes());
     std::get<2>(grads) = Empty({grad_output.size(1)}, grad_output.options());
   }
@@ -301,6 +308,20 @@ Tensor SlowConvTranspose2d(const Tensor& input, const Tensor& weight, IntArrayRe
   return Transposed2d(kName, input, weight, bias, Window(kName, 2, kernel, stride, padding, dilation, output_padding));
 }
 
+Tensor& SlowConvTranspose2dOut(const Tensor& input, const Tensor& weight, IntArrayRef kernel, const MaybeTensor& bias, IntArrayRef stride,
+                               IntArrayRef padding, IntArrayRef output_padding, IntArrayRef dilation, Tensor& out) {
+  const Tensor result = SlowConvTranspose2d(input, weight, kernel, bias, stride, padding, output_padding, dilation);
+  CheckOutDtype(result, out);
+  if (result.dim() == 3) {
+    // Batched first.
+    at::native::resize_output(out, result.unsqueeze(0).sizes());
+    out.resize_(result.sizes());
+  } else if (at::native::resize_output(out, result.sizes())) {
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
+  }
+  return out;
+}
+
 // The output is batched for as long as it is computed, and contiguous afterwards.
 Tensor& SlowConvTranspose3dOut(const Tensor& input, const Tensor& weight, IntArrayRef kernel, const MaybeTensor& bias, IntArrayRef stride,
                                IntArrayRef padding, IntArrayRef output_padding, IntArrayRef dilation, Tensor& out) {
@@ -328,9 +349,6 @@ std::tuple<Tensor&, Tensor&, Tensor&> SlowConv2dBackwardOut(const Tensor& grad_o
   return {grad_input, grad_weight, grad_bias};
 }
 
-constexpr FakeKernelOptions kEqualDtype = {.out_dtype = FakeKernelOptions::OutDtype::kEqual,
-                                           .overlap = FakeKernelOptions::Overlap::kUnchecked};
-
 DDPOPT_FAKE_KERNELS(m) {
   m.impl("_slow_conv2d_forward", SlowConv2d);
   m.impl("_slow_conv2d_forward.output", OutOf<SlowConv2d>::Restrided);
@@ -340,7 +358,8 @@ DDPOPT_FAKE_KERNELS(m) {
   m.impl("slow_conv3d_forward.output", OutOf<SlowConv3d>::Contiguous);
   m.impl("slow_conv_dilated2d", SlowConvDilated<2>);
   m.impl("slow_conv_dilated3d", SlowConvDilated<3>);
-  m.impl("slow_conv_transpose2d", SlowConvTranspose2d, kEqualDtype);
+  m.impl("slow_conv_transpose2d", SlowConvTranspose2d);
+  m.impl("slow_conv_transpose2d.out", SlowConvTranspose2dOut);
   m.impl("slow_conv_transpose3d", SlowConvTranspose3d);
   m.impl("slow_conv_transpose3d.out", SlowConvTranspose3dOut);
 }

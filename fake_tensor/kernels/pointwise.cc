@@ -169,8 +169,9 @@ Tensor& AddReluOut(const Tensor& self, const Tensor& other, const Scalar& alpha,
   const TensorIterator iter = TensorIterator::binary_op(out, self, other);
   RequireDtype("add_relu", iter.common_dtype(), kIntegerDtypes | kFloatOrDouble);
   CheckAddReluRange(self, iter.common_dtype());
-  // The kernel hands on what it computed in, which isn't `out` if that has another dtype.
-  if (iter.common_dtype() != out.scalar_type()) out = Binary(self, other);
+  // The kernel hands on what it computed in, which isn't `out` if that has another dtype. LibTorch's layers above a fake don't.
+  TORCH_CHECK(iter.common_dtype() == out.scalar_type(), "add_relu: into a tensor of ", out.scalar_type(), ", computed in ",
+              iter.common_dtype(), ", the kernel returns another tensor than the one to write to, which a fake can't");
   return out;
 }
 Tensor& AddReluInPlace(Tensor& self, const Tensor& other, const Scalar& alpha) { return AddReluOut(self, other, alpha, self); }

@@ -2,9 +2,15 @@
 // elements, out= tensors whose elements share memory. Strides where operands are converted first.
 
 #include <initializer_list>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/Version.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/stack.h"
+#include "ATen/ops/_neg_view.h"
+#include "ATen/ops/ones.h"
 #include "absl/strings/match.h"
 #include "fake_tensor/sweep.h"
 
@@ -185,6 +191,9 @@ SweepCase ConvolutionBackward(const char* name, const at::Tensor& grad_output, c
                 {grad_output, input, weight, Ints({weight.size(transposed ? 1 : 0)}), Ints({1, 1}), Ints({0, 0}),
                  Ints({dilation, dilation}), transposed, Ints({0, 0}), Number(int64_t{1}), Bools(mask)});
 }
+// Channels last, of one channel.
+at::Tensor LastWithOneChannel() { return at::ones({1, 5, 5, 1}, at::kDouble).permute({0, 3, 1, 2}); }
+
 std::vector<SweepCase> Images() {
   const auto doubles = [](at::IntArrayRef sizes) { return NoGrad(sizes, at::kDouble); };
   return {
@@ -194,12 +203,22 @@ std::vector<SweepCase> Images() {
                                    doubles({1, 2, 2, 2}), 1, true, {true, false, false})),
       ConvolutionBackward("convolution_backward_transposed_more_images", doubles({3, 2, 6, 6}), doubles({2, 1, 5, 5}),
                           doubles({1, 2, 2, 2}), 1, true, {true, true, true}),
+      Rejected(ConvolutionBackward("convolution_backward_dilated_bools", Bool({1, 2, 3, 3}), doubles({1, 1, 5, 5}), doubles({2, 1, 2, 2}),
+                                   2, false, {false, false, true})),
+      Rejected(ConvolutionBackward("convolution_backward_transposed_layout", doubles({1, 2, 6, 6}), LastWithOneChannel(),
+                                   doubles({2, 2, 2, 1}).permute({3, 2, 0, 1}), 1, true, {false, true, false})),
   };
 }
 
-// The dtypes that oneDNN multiplies.
+// The dtypes that oneDNN multiplies, of which the processor may have all.
+bool HasHalves() {
+  torch::jit::Stack stack;
+  c10::Dispatcher::singleton().findSchemaOrThrow("mkldnn::_is_mkldnn_fp16_supported", "").callBoxed(&stack);
+  return stack.back().toBool();
+}
 std::vector<SweepCase> OneDnnDtypes() {
   if (!absl::StartsWith(at::get_cpu_capability(), "AVX512")) return {};
+  const auto with_halves = [](SweepCase c) { return HasHalves() ? c : Rejected(std::move(c)); };
   const auto backward = [](const char* name, at::ScalarType grad, at::ScalarType weight, bool transposed, bool of_input) {
     return ConvolutionBackward(name, NoGrad(transposed ? at::IntArrayRef({2, 2, 6, 6}) : at::IntArrayRef({2, 2, 4, 4}), grad),
                                NoGrad({2, 2, 5, 5}, at::kBFloat16), NoGrad({2, 2, 2, 2}, weight), 1, transposed,
@@ -212,8 +231,12 @@ std::vector<SweepCase> OneDnnDtypes() {
       backward("convolution_backward_input_half", at::kFloat, at::kHalf, false, true),
       backward("convolution_backward_input_byte", at::kBFloat16, at::kByte, false, true),
       backward("convolution_backward_input_char", at::kChar, at::kChar, false, true),
-      Rejected(backward("convolution_backward_input_bfloat16_half", at::kBFloat16, at::kHalf, false, true)),
-      Rejected(backward("convolution_backward_input_of_half", at::kHalf, at::kHalf, false, true)),
+      with_halves(backward("convolution_backward_input_bfloat16_half", at::kBFloat16, at::kHalf, false, true)),
+      with_halves(backward("convolution_backward_input_of_half", at::kHalf, at::kHalf, false, true)),
+      // oneDNN's kernel for the bias makes the weight's gradient too.
+      ConvolutionBackward("convolution_backward_halves", NoGrad({2, 2, 4, 4}, at::kHalf), NoGrad({2, 2, 5, 5}, at::kHalf),
+                          NoGrad({2, 2, 2, 2}, at::kHalf), 1, false, {false, false, true}),
+      with_halves(OpCase("gelu_backward_bfloat16_half", "aten::gelu_backward", {NoGrad({3, 2}, at::kHalf), NoGrad({3, 2}, at::kBFloat16)})),
       backward("convolution_backward_transposed_float", at::kFloat, at::kFloat, true, true),
       Rejected(backward("convolution_backward_transposed_mixed", at::kBFloat16, at::kFloat, true, true)),
   };
@@ -225,6 +248,30 @@ std::vector<SweepCase> Vectorized() {
   return {
       Rejected(OpCase("upsample_bytes_height", "aten::upsample_bilinear2d", {Byte({1, 3, 2, 3}), Ints({1, 1}), false})),
       Rejected(OpCase("upsample_bytes_antialias", "aten::_upsample_bicubic2d_aa", {Byte({2, 3, 3, 1}), Ints({1, 1}), false})),
+  };
+}
+
+// Kernels that give an operand another shape.
+std::vector<SweepCase> Grown() {
+  const auto complex = [](at::IntArrayRef sizes) { return NoGrad(sizes, at::kComplexFloat); };
+  const auto transposed = [](const char* name, const at::Tensor& input, std::vector<std::pair<std::string, c10::IValue>> out = {}) {
+    const char* op = out.empty() ? "aten::slow_conv_transpose2d" : "aten::slow_conv_transpose2d.out";
+    return OpCase(name, op, {input, NoGrad({2, 1, 1, 1}), Ints({1, 1}), None(), Ints({1, 2}), Ints({0, 0}), Ints({0, 0}), Ints({1, 1})},
+                  std::move(out));
+  };
+  return {
+      OpCase("addbmm_of_conjugate", "aten::addbmm_", {complex({2, 1}).conj(), complex({2, 2, 3}), complex({2, 3, 3}).conj()}),
+      OpCase("addbmm_of_negative", "aten::addbmm_", {at::_neg_view(complex({1}).conj()), complex({2, 2, 3}), complex({2, 3, 3})}),
+      Rejected(OpCase("addbmm_of_conjugate_shape", "aten::addbmm_", {complex({2, 4}).conj(), complex({2, 2, 3}), complex({2, 3, 3})})),
+      OpCase("resize_as_of_conjugate", "aten::resize_as_", {complex({3}).conj(), complex({5, 4})}),
+      OpCase("resize_as_of_negative", "aten::resize_as_", {at::_neg_view(NoGrad({2, 2})), NoGrad({3, 1, 3})}),
+      OpCase("resize_as_of_conjugate_smaller", "aten::resize_as_", {complex({3, 2}).conj(), complex({2}).conj()}),
+      transposed("slow_conv_transpose2d_unbatched", NoGrad({2, 6, 4})),
+      transposed("slow_conv_transpose2d_unbatched_copied", T(NoGrad({2, 4, 6}))),
+      transposed("slow_conv_transpose2d_unbatched_view", NoGrad({4, 6, 4}).slice(0, 2)),
+      transposed("slow_conv_transpose2d_out", NoGrad({2, 6, 4}), {{"out", NoGrad({0})}}),
+      transposed("slow_conv_transpose2d_out_copied", T(NoGrad({2, 4, 6})), {{"out", NoGrad({1, 6, 14}).slice(2, 0, 14, 2)}}),
+      transposed("slow_conv_transpose2d_out_batched", NoGrad({1, 2, 6, 4}), {{"out", NoGrad({1, 1, 6, 14}).slice(3, 0, 14, 2)}}),
   };
 }
 
@@ -279,6 +326,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, SweepTest, ::testing::ValuesIn(Heads()), SweepNa
 INSTANTIATE_TEST_SUITE_P(Images, SweepTest, ::testing::ValuesIn(Images()), SweepName);
 INSTANTIATE_TEST_SUITE_P(OneDnnDtypes, SweepTest, ::testing::ValuesIn(OneDnnDtypes()), SweepName);
 INSTANTIATE_TEST_SUITE_P(Vectorized, SweepTest, ::testing::ValuesIn(Vectorized()), SweepName);
+INSTANTIATE_TEST_SUITE_P(Grown, SweepTest, ::testing::ValuesIn(Grown()), SweepName);
 INSTANTIATE_TEST_SUITE_P(SharedMemory, SweepTest, ::testing::ValuesIn(SharedMemory()), SweepName);
 
 }  // namespace
