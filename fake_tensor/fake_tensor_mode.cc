@@ -20,6 +20,7 @@
 #include "base/dispatch_keys.h"
 #include "base/for_each_tensor.h"
 #include "c10/core/GradMode.h"
+#include "c10/core/InferenceMode.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "fake_tensor/call_cache.h"
@@ -120,7 +121,7 @@ class FakeTensorMode::Call {
         return;
       case OpInfo::Way::kComposite:
         CountBypass(info_.bypass);
-        Compose();
+        Compose(c10::DispatchKey::CompositeImplicitAutograd);
         return;
       case OpInfo::Way::kRule:
       case OpInfo::Way::kNoRule:
@@ -132,6 +133,11 @@ class FakeTensorMode::Call {
       key.emplace(op_, info_, *stack_, first_, num_args_);
     }
     CheckModes(*key);
+    if (MeetsAutogradInside(*key)) {
+      CountBypass("inference tensor that requires grad");
+      Compose(c10::DispatchKey::CompositeExplicitAutograd);
+      return;
+    }
     if (info_.masks && HasMasks()) {
       // A mask selects as many elements as it has ones.
       CountBypass("dynamic output shape");
@@ -239,10 +245,22 @@ class FakeTensorMode::Call {
     changed_metadata_ = call.changed_metadata();
   }
 
-  void Compose() {
+  void Compose(c10::DispatchKey key) {
     const ModeGuard on(mode_.shared_from_this());
     const FakesAgain fakes;
-    op_.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack_);
+    op_.callBoxedForDispatchKey(key, *stack_);
+  }
+
+  // Outside of inference mode autograd passes an inference tensor by, but not the other tensors that a composition makes: the result of
+  // x * 2 requires grad if x does.
+  bool MeetsAutogradInside(const CallKey& key) const {
+    if (c10::InferenceMode::is_enabled() || !c10::GradMode::is_enabled() || info_.writes_any || info_.returns_views) return false;
+    for (FakeTensorImpl* input : key.inputs()) {
+      if (!input->is_inference() || !input->requires_grad()) continue;
+      return op_.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+             !op_.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+    }
+    return false;
   }
 
   // Constants.
@@ -344,9 +362,7 @@ class FakeTensorMode::Call {
     for (std::size_t i = 0; i < num_args_; ++i) {
       const IValue& value = (*stack_)[first_ + i];
       if (!value.isOptionalTensorList() && !value.isTensorList()) continue;
-      ForEachTensor(value, [&](const at::Tensor& index) {
-        masks |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
-      });
+      ForEachTensor(value, [&](const at::Tensor& index) { masks |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte; });
     }
     return masks;
   }
