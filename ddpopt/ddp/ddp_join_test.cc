@@ -243,7 +243,7 @@ void Train(const Case& c) {
       const at::Tensor more = std::exchange(pending[i], at::Tensor());
       at::Tensor& sum = theirs[i].mutable_grad();
       if (more.defined()) sum = sum.defined() ? at::add(sum, more.div(divisor)) : more.div(divisor);
-      const std::string& name = alone->named_parameters()[i].key();
+      const std::string name = alone->named_parameters()[i].key();
       if (mine) {
         const at::Tensor ours = net->named_parameters()[name].grad();
         ASSERT_EQ(ours.defined() && (ours != 0).any().item().toBool(), sum.defined()) << name << " of input " << n;
