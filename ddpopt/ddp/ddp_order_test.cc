@@ -189,7 +189,10 @@ TEST(Backward, OfTwoLossesInOneCall) {
     const at::Tensor first = ddp->forward(Batch(), std::string("abc")).sum();
     const at::Tensor second = ddp->forward(Batch(), std::string("abc")).sum();
     torch::autograd::backward({first, second}, {at::ones({}), at::full({}, 2.0)});
-    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i] * 3)) << i;
+    // A gradient of the sum is near zero where those of the rows cancel: there it has the rounding of these.
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::allclose(net->parameters()[i].grad(), expected[i] * 3, 1e-5, 1e-6)) << i;
+    }
   }
 }
 
