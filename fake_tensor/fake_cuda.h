@@ -16,7 +16,7 @@ namespace ddpopt {
 // Makes LibTorch believe in eight CUDA devices, cuda:0 to cuda:7, that have no memory, no generators and no kernels. Opt-in and for the
 // whole process, since at::hasCUDA() is true from then on: programs that ask it may choose CUDA for real tensors, whose making fails. For
 // planning tools and tests, not for processes that train. Backward passes of tensors on them run on threads of autograd's, one a device.
-// Tensors on devices beyond them can be had, but a backward pass of theirs ends in an internal error of autograd's (c10::Error).
+// Making a fake on a device beyond them is refused (c10::Error): autograd would have no thread for it.
 // Call it before anything asks LibTorch about CUDA, while there is one thread; once or more. Throws c10::Error if LibTorch has CUDA (real
 // CUDA tensors have fakes anyway), or if something asked before.
 void EnableFakeCuda();
